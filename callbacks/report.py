@@ -1,0 +1,191 @@
+"""What a finished run leaves behind: `result.json` and a table on screen."""
+
+from __future__ import annotations
+
+import json
+import platform
+import resource
+import sys
+import time
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import torch
+from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.utilities.rank_zero import rank_zero_only
+
+from looplit.modules.base import LoopedLM
+from looplit.scaling.recurrence import Recurrence
+from looplit.scaling.run import Run
+
+_REPORTED_VERSIONS = ("looplit", "torch", "lightning", "litdata")
+
+
+class RunReport(Callback):
+    """Writes `result.json` into the run's folder and prints a short table when training ends.
+
+    A run whose last step is not one of its validation steps is validated once more, so that the final validation loss
+    is that of the final weights. Only for LoopLit's own modules; others train without a report.
+
+    Args:
+        filename: Name of the JSON file in the run's folder. Its keys are those of `Run.to_dict`, with `tokens` and
+            `training_flops` as processed, and losses in nats per token, times in seconds.
+    """
+
+    def __init__(self, filename: str = "result.json") -> None:
+        super().__init__()
+        self.filename = filename
+        self.validations: list[tuple[int, int, float]] = []  # (step, passes, loss)
+        self._earlier_s = 0.0
+        self._started = time.perf_counter()
+        self._bits_per_byte: float | None = None
+        self._finished = False
+
+    def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self._started = time.perf_counter()
+        self._finished = False
+
+    def on_train_batch_end(self, trainer: L.Trainer, pl_module: L.LightningModule, *_: Any) -> None:
+        if 0 < trainer.max_steps <= trainer.global_step:
+            trainer.should_stop = True  # a validation is due at the last step, whatever the interval
+
+    def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        loss = trainer.callback_metrics.get("loss/val")
+        if trainer.sanity_checking or not isinstance(pl_module, LoopedLM) or loss is None:
+            return
+        self.validations.append((trainer.global_step, pl_module.backbone.passes, float(loss)))
+        bits = trainer.callback_metrics.get("loss/val_bits_per_byte")
+        self._bits_per_byte = None if bits is None else float(bits)
+
+    def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self._finished = True
+
+    def teardown(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
+        if self._finished and isinstance(pl_module, LoopedLM) and not trainer.fast_dev_run:  # type: ignore[attr-defined]
+            self._finished = False
+            self._write(trainer, pl_module)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "validations": [list(entry) for entry in self.validations],
+            "wall_s": self._wall_s(),
+            "bits_per_byte": self._bits_per_byte,
+        }
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.validations = [(int(s), int(k), float(loss)) for s, k, loss in state_dict["validations"]]
+        self._earlier_s, self._bits_per_byte = state_dict["wall_s"], state_dict["bits_per_byte"]
+
+    def _wall_s(self) -> float:
+        return self._earlier_s + time.perf_counter() - self._started
+
+    @rank_zero_only
+    def _write(self, trainer: L.Trainer, pl_module: LoopedLM) -> None:
+        result = self.result(trainer, pl_module)
+        folder = Path(trainer.log_dir or trainer.default_root_dir)
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / self.filename).write_text(json.dumps(result, indent=2) + "\n")
+        print(f"\n{self.table(result)}\n\nrun: {folder}\nTensorBoard: tensorboard --logdir {folder.parent}")
+
+    def result(self, trainer: L.Trainer, pl_module: LoopedLM) -> dict[str, Any]:
+        """The content of `result.json`; keys that do not apply are absent."""
+        losses = [loss for _, _, loss in self.validations]
+        folder = Path(trainer.log_dir or trainer.default_root_dir)
+        checkpoints = [
+            getattr(c, "last_model_path", "") or getattr(c, "best_model_path", "") for c in trainer.checkpoint_callbacks
+        ]
+        meter = pl_module.meter
+        answer = {
+            **planned_run(trainer, pl_module).to_dict(),
+            "steps": trainer.global_step,
+            "tokens": meter.tokens,
+            "epochs": meter.tokens / epoch_tokens if (epoch_tokens := _epoch_tokens(trainer, pl_module)) else None,
+            "training_flops": meter.flops,
+            "final_val_loss": losses[-1] if losses else None,
+            "best_val_loss": min(losses, default=None),
+            "final_val_bpb": self._bits_per_byte,
+            "validations": self.validations or None,
+            "tokens_per_second": meter.tokens_per_second(),
+            "train_seconds": meter.seconds(),
+            "wall_s": self._wall_s(),
+            "peak_gib": _peak_gib(),
+            "device": torch.cuda.get_device_name() if torch.cuda.is_available() else platform.machine() + " CPU",
+            "device_count": trainer.world_size,
+            "seed": torch.initial_seed(),
+            "versions": {**{name: version(name) for name in _REPORTED_VERSIONS}, "python": platform.python_version()},
+            "config_path": str(folder / "config.yaml") if (folder / "config.yaml").exists() else None,
+            "checkpoint_path": next((path for path in checkpoints if path), None),
+        }
+        return {name: value for name, value in answer.items() if value is not None}
+
+    @staticmethod
+    def table(result: dict[str, Any]) -> str:
+        """The few lines on screen, one column per phase between growths."""
+        phases = range(len(result["passes"]))
+        before_growth = [*_as_list(result.get("growth_step")), result["steps"]]
+        rows = [("", *(f"{k} passes" for k in result["passes"]))]
+        rows.append(("executed depth", *(str(depth) for depth in result["executed_depth"])))
+        rows.append(("validation loss at its end", *(_loss_until(result, before_growth[phase]) for phase in phases)))
+        widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+        lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+        lines.append(
+            f"stored parameters  {result['stored_parameters']:,} ({result['initial_parameters']:,} active at the start)"
+        )
+        lines.append(f"trained            {result['tokens']:,} tokens, {result['training_flops']:.3e} FLOPs")
+        if "tokens_per_second" in result:
+            lines.append(f"speed              {result['tokens_per_second']:,.0f} tokens/s")
+        if "final_val_bpb" in result:
+            lines.append(
+                f"final              {result['final_val_loss']:.4f} nats/token, {result['final_val_bpb']:.4f} bits/byte"
+            )
+        return "\n".join(lines)
+
+
+def planned_run(trainer: L.Trainer, pl_module: LoopedLM) -> Run:
+    """The run that a Trainer is set to make of a module, in plain numbers."""
+    callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
+    growths = tuple(growth for callback in callbacks for growth in getattr(callback, "growth_events", ()))
+    config = pl_module.config
+    return Run(
+        family=pl_module.family.name,
+        depth=pl_module.hparams["depth"],
+        backbone=config,
+        hyperparameters=pl_module.hyperparameters,
+        recurrence=Recurrence(config.passes, growths),
+        steps=pl_module.planned_steps,
+        batch_tokens=_batch_tokens(trainer, pl_module),
+        optimizer=pl_module.hparams["optimizer"],
+    )
+
+
+def _batch_tokens(trainer: L.Trainer, pl_module: LoopedLM) -> int:
+    """Tokens per optimizer step: those of the data module's micro-batches, else the mean of what was processed."""
+    batch_size, context = (getattr(trainer.datamodule, name, None) for name in ("batch_size", "context"))  # type: ignore[attr-defined]
+    if batch_size is None or context is None:
+        return round(pl_module.meter.tokens / max(1, trainer.global_step))
+    return batch_size * context * trainer.accumulate_grad_batches * trainer.world_size
+
+
+def _epoch_tokens(trainer: L.Trainer, pl_module: LoopedLM) -> float | None:
+    batches = trainer.num_training_batches
+    tokens = _batch_tokens(trainer, pl_module) / trainer.accumulate_grad_batches * batches
+    return tokens if 0 < tokens < float("inf") else None
+
+
+def _loss_until(result: dict[str, Any], step: int) -> str:
+    """The last validation loss at or before a step. One on a growth step runs before growth."""
+    losses = [loss for at, _, loss in result.get("validations", []) if at <= step]
+    return f"{losses[-1]:.4f}" if losses else "–"
+
+
+def _as_list(value: Any) -> list[Any]:
+    return [] if value is None else value if isinstance(value, list) else [value]
+
+
+def _peak_gib() -> float:
+    if torch.cuda.is_available():
+        return torch.cuda.max_memory_allocated() / 2**30
+    unit = 1 if sys.platform == "darwin" else 1024  # bytes there, KiB on Linux
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**30

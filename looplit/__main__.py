@@ -1,0 +1,67 @@
+"""`python -m looplit`: light commands are answered before torch and Lightning are imported."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+
+import looplit
+
+HELP = """\
+usage: python -m looplit COMMAND ...
+
+plan (answered at once; no model is built)
+  recipe     the compute-optimal run of a family and depth, e.g. recipe untied_grow 26
+  plan       what a run will do and need, e.g. plan --config configs/untied_grow_d26.yaml
+
+train and evaluate (each with --help; --print_config shows every setting)
+  fit        train, e.g. fit --config configs/demo.yaml
+  validate   validation loss of a checkpoint
+  test       the same on the test data of a data module that has some
+  predict    loss of every token of the validation data
+
+  --version  print the version
+  --help     print this
+"""
+
+
+# Commands that need neither torch nor Lightning, and the function that takes their arguments.
+LIGHT = {
+    "recipe": ("looplit.scaling.commands", "recipe_main"),
+    "plan": ("looplit.scaling.commands", "plan_main"),
+}
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Runs one command and returns its exit code: 0, 1 (the run stopped), 2 (wrong input), 128 + signal."""
+    args = sys.argv[1:] if argv is None else argv
+    command = args[0] if args else "--help"
+    if command == "--version":
+        print(f"looplit {looplit.__version__}")
+        return 0
+    if command in ("--help", "-h", "help"):
+        print(HELP, end="")
+        return 0
+    # Threads that wait in a busy loop make a step up to ten times slower where other programs want the cores too.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    from looplit.errors import InputError, RunStopped
+
+    try:
+        if command in LIGHT:
+            module, function = LIGHT[command]
+            return int(getattr(importlib.import_module(module), function)(args[1:]))
+        from looplit.cli import run
+
+        run(args)
+        return 0
+    except InputError as error:
+        print(f"looplit: error: {error}", file=sys.stderr)
+        return 2
+    except RunStopped as stop:
+        print(f"looplit: {stop}", file=sys.stderr)
+        return stop.exit_code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,99 @@
+"""A loader of whole batches whose position is a checkpoint: epoch and batch, nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import torch
+from litdata import StreamingDataLoader
+from torch import Tensor
+
+from looplit.data.dataset import BlockDataset
+from looplit.errors import InputError
+
+
+def collate(blocks: list[np.ndarray]) -> Tensor:
+    """Blocks of shape (block,) as one tensor (batch, block) of the same integer type."""
+    return torch.from_numpy(np.stack(blocks))
+
+
+class ResumableLoader(StreamingDataLoader):
+    """Gives `batches` batches per epoch and resumes exactly, in any epoch and any number of times.
+
+    LitData's own loader resumes exactly only to the end of the resumed epoch: Lightning never exhausts a loader that
+    has a length, so the loader takes the next epoch for the rest of the resumed one. Here an epoch ends after
+    `batches` batches, exhausted or not, and LitData's state is rebuilt from epoch and batch when it is loaded.
+
+    Args:
+        dataset: Training blocks.
+        batches: Batches per epoch on this process; at most what LitData gives it.
+        batch_size: Blocks per batch.
+        workers: Worker processes.
+        identity: What decides the order of the blocks besides the loader's own settings, say the corpus. A state saved
+            under another identity is refused.
+    """
+
+    def __init__(
+        self, dataset: BlockDataset, batches: int, batch_size: int, workers: int, identity: Mapping[str, Any]
+    ) -> None:
+        super().__init__(
+            dataset,
+            batch_size=batch_size,
+            num_workers=workers,
+            collate_fn=collate,
+            pin_memory=torch.cuda.is_available(),
+        )
+        self.batches = batches
+        self.restore = False
+        self.identity = {
+            **identity,
+            "batch_size": batch_size,
+            "workers": workers,
+            "world_size": dataset.distributed_env.world_size,
+            "seed": dataset.seed,
+        }
+
+    def __len__(self) -> int:
+        return self.batches
+
+    @property
+    def batches_done(self) -> int:
+        """Batches given in the current epoch."""
+        done: int = self._num_samples_yielded_streaming // self.batch_size
+        return done
+
+    def __iter__(self) -> Iterator[Tensor]:
+        remaining = self.batches - (self.batches_done if self.restore else 0)
+        given = 0
+        for batch in islice(super().__iter__(), remaining):
+            self.restore = False  # the loaded position is used up; LitData clears it only when exhausted
+            given += 1
+            yield batch
+        if given < remaining:
+            raise RuntimeError(f"the corpus ended {remaining - given} batches before the end of the epoch")
+
+    def state_dict(self) -> dict[str, Any]:
+        """The position as plain numbers, and what it is valid for."""
+        return {"epoch": self.current_epoch, "batches_done": self.batches_done, "identity": dict(self.identity)}
+
+    def load_state_dict(self, obj: dict[str, Any]) -> None:
+        """Goes to a saved position; the next iteration continues there, or begins the next epoch if that one ended.
+
+        Raises:
+            InputError: The order of the blocks would not be the one that was saved.
+        """
+        for name, value in obj["identity"].items():
+            now = self.identity.get(name)
+            if now != value:
+                raise InputError(f"{name} = {now!r}: the checkpoint's place in the data was saved with {value!r}")
+        epoch, done = obj["epoch"], obj["batches_done"]
+        self.current_epoch = epoch
+        self._num_samples_yielded_streaming = done * self.batch_size
+        # Batches come from the workers in turn, so the last one's worker follows from their number.
+        self._latest_worker_idx = (done - 1) % max(1, self.num_workers)
+        self.dataset.current_epoch = epoch
+        super().load_state_dict(super().state_dict())
+        self.restore = 0 < done < self.batches

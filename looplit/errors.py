@@ -1,0 +1,38 @@
+"""Errors that a person caused and can mend: one clear line each, exit code 2 at the command line."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class InputError(ValueError):
+    """Wrong input. The message is one line that names the argument, the value and the rule.
+
+    `python -m looplit` prints the line and exits with code 2; a traceback is kept for errors of any other kind,
+    which are ours.
+    """
+
+
+class RunStopped(RuntimeError):
+    """A run that ended before its time (a loss that is not finite, a signal). One line, no traceback.
+
+    Args:
+        message: The line.
+        exit_code: Of `python -m looplit`.
+    """
+
+    def __init__(self, message: str, exit_code: int = 1) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
+def require(condition: bool, argument: str, value: Any, rule: str) -> None:
+    """Raises `InputError` as "argument = value: rule" unless `condition` holds.
+
+    >>> require(3 > 2, "passes", 3, "must be above 2")
+    >>> require(1 > 2, "passes", 1, "must be above 2")
+    Traceback (most recent call last):
+    looplit.errors.InputError: passes = 1: must be above 2
+    """
+    if not condition:
+        raise InputError(f"{argument} = {value!r}: {rule}")

@@ -1,0 +1,212 @@
+"""The shared prelude-core-coda backbone of every family (growth study, section 3, Eq. 2).
+
+e = P(embed(s)),  h_k = R_θk(φ(h_{k-1}, e)) for k = 1..K,  y = C(ρ(h_K, e))
+
+Shape suffixes: B batch, T tokens, D width, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from looplit.errors import require
+from looplit.model.block import Block, rms_norm, rotary_tables
+from looplit.model.boundary import BoundaryOperator
+from looplit.model.config import BackboneConfig
+from looplit.model.loss import Reduction, linear_cross_entropy, scaled_logits
+
+_STARTS_AT_ZERO = ("attention.out.weight", "mlp.down.weight", "head.weight")
+
+
+class Site(NamedTuple):
+    """Where in the forward a state was read.
+
+    `block` counts from 1 within the stage or pass; 0 is what the stage or pass reads, after its boundary operator.
+    `pass_` counts from 1 in the core and is 0 elsewhere.
+    """
+
+    stage: Literal["prelude", "core", "coda"]
+    pass_: int
+    block: int
+
+
+Observer = Callable[[Site, Tensor], None]
+
+
+class Backbone(nn.Module):
+    """Decoder-only transformer of prelude, core and coda; the core runs `passes` times.
+
+    Tied: one core serves every pass. Untied: pass k runs core k, and cores from `passes` on are dormant: stored, not
+    executed, without gradient. `set_passes` changes K at any time; `looplit.model.growth.grow` also fills the cores
+    that wake up.
+
+    Args:
+        config: Shape and constants.
+        seed: Seed of the initial weights. Every parameter draws from a generator seeded by `seed` and its own name,
+            so that it starts the same in every family, for any number of stored cores and on any number of devices.
+
+    Example:
+        >>> model = Backbone(BackboneConfig(width=64, heads=2, prelude=1, core=1, coda=1, passes=2, vocabulary=257))
+        >>> tokens_BT = torch.zeros(1, 8, dtype=torch.long)
+        >>> model(tokens_BT).shape
+        torch.Size([1, 8, 257])
+        >>> round(float(model(tokens_BT, tokens_BT)), 4)  # the head starts at zero: ln 257
+        5.5491
+    """
+
+    cores: nn.ModuleList
+
+    def __init__(self, config: BackboneConfig, seed: int = 0) -> None:
+        super().__init__()
+        self.config = config
+        self.passes = config.passes
+        self.embedding = nn.Embedding(config.padded_vocabulary, config.width)
+        self.prelude = _stage(config, config.prelude)
+        self.cores = nn.ModuleList(_stage(config, config.core) for _ in range(config.stored_cores or 1))
+        self.coda = _stage(config, config.coda)
+        self.head = nn.Linear(config.width, config.padded_vocabulary, bias=False)
+        alpha = config.injection_scale or 0.0
+        self.boundary = BoundaryOperator(config.boundary, alpha, config.initial_state)
+        self.coda_boundary = BoundaryOperator(config.coda_boundary, alpha)
+        self.register_buffer("rotary_cos", torch.empty(0), persistent=False)
+        self.register_buffer("rotary_sin", torch.empty(0), persistent=False)
+        self.initialize(seed)
+
+    @torch.no_grad()
+    def initialize(self, seed: int) -> None:
+        """Sets every parameter and the rotary tables: zero for out, down and head, normal(WTE) for the embedding,
+        uniform in ±UIS·width^-0.5 for q, k, v, gate and up. Does nothing on the meta device."""
+        device = self.head.weight.device
+        if device.type == "meta":
+            return
+        self.rotary_cos, self.rotary_sin = rotary_tables(self.config.head_dim, self.config.context, device)
+        bound = self.config.uniform_init_scale * self.config.width**-0.5
+        for name, parameter in self.named_parameters():
+            generator = torch.Generator().manual_seed(_seed_of(name, seed))
+            if name.endswith(_STARTS_AT_ZERO):
+                parameter.zero_()
+                continue
+            start = torch.empty(parameter.shape)
+            if name == "embedding.weight":
+                start.normal_(0.0, self.config.embedding_std, generator=generator)
+            else:
+                start.uniform_(-bound, bound, generator=generator)
+            parameter.copy_(start)
+
+    @property
+    def tied(self) -> bool:
+        """Whether every pass runs the same core."""
+        return self.config.tied
+
+    @property
+    def max_passes(self) -> int | None:
+        """Most passes the model can run; None where there is no limit."""
+        return self.config.max_passes
+
+    @property
+    def executed_depth(self) -> int:
+        """Blocks that a token passes through at the current number of passes."""
+        return self.config.executed_depth(self.passes)
+
+    def set_passes(self, passes: int) -> None:
+        """Sets K from the next forward on. Weights stay as they are.
+
+        Raises:
+            InputError: Below 1, or above the stored cores of an untied model.
+        """
+        require(passes >= 1, "passes", passes, "must be at least 1")
+        most = self.max_passes
+        require(
+            most is None or passes <= most, "passes", passes, f"an untied model can run at most its {most} stored cores"
+        )
+        self.passes = passes
+
+    def blocks(self) -> Iterator[Block]:
+        """Every stored block, dormant ones included, in the order of `named_parameters`."""
+        for module in self.modules():
+            if isinstance(module, Block):
+                yield module
+
+    def forward(
+        self,
+        tokens_BT: Tensor,
+        targets_BT: Tensor | None = None,
+        *,
+        reduction: Reduction = "mean",
+        observe: Observer | None = None,
+    ) -> Tensor:
+        """Logits of the next token, or the loss where targets are given.
+
+        Args:
+            tokens_BT: Token ids, (batch, tokens), an integer type; at most `config.context` tokens.
+            targets_BT: Ids of the tokens that follow, same shape; -100 does not count.
+            reduction: Of the loss: "mean" over the targets that count, "sum", or "none".
+            observe: Called with (site, state (B, T, D)) at what every stage reads and after every executed block.
+
+        Returns:
+            Logits (B, T, vocabulary) in fp32; or with targets the loss in nats per token, a scalar or (B, T).
+
+        Raises:
+            InputError: More tokens than the context.
+        """
+        y_BTD = rms_norm(self._residual_stream(tokens_BT, observe))
+        if targets_BT is None:
+            return self.decode_normed(y_BTD)
+        loss = linear_cross_entropy(
+            y_BTD.flatten(0, 1),
+            self.head.weight,
+            targets_BT.flatten().long(),
+            vocabulary=self.config.vocabulary,
+            multiplier=self.config.output_multiplier,
+            reduction=reduction,
+        )
+        return loss.view(targets_BT.shape) if reduction == "none" else loss
+
+    def decode(self, state_BTD: Tensor) -> Tensor:
+        """Logits that a state of the residual stream would give, OM·head(RMSNorm(x)), as the logit lens reads it."""
+        return self.decode_normed(rms_norm(state_BTD))
+
+    def decode_normed(self, normed_BTD: Tensor) -> Tensor:
+        """Logits of a state that is normalised already."""
+        return scaled_logits(normed_BTD, self.head.weight, self.config.vocabulary, self.config.output_multiplier)
+
+    def _residual_stream(self, tokens_BT: Tensor, observe: Observer | None) -> Tensor:
+        T = tokens_BT.shape[1]
+        require(self.config.context >= T, "tokens", T, f"the model's context is {self.config.context}")
+        rotary = self.rotary_cos[:T], self.rotary_sin[:T]
+        x_BTD = rms_norm(self.embedding(tokens_BT.long()))
+        e_BTD = h_BTD = _run(self.prelude, x_BTD, rotary, observe, "prelude", 0)
+        for k in range(self.passes):
+            h_BTD = self.boundary(h_BTD, e_BTD) if k else self.boundary.first(e_BTD)
+            h_BTD = _run(self.cores[0 if self.tied else k], h_BTD, rotary, observe, "core", k + 1)
+        return _run(self.coda, self.coda_boundary(h_BTD, e_BTD), rotary, observe, "coda", 0)
+
+
+def _stage(config: BackboneConfig, n_blocks: int) -> nn.ModuleList:
+    return nn.ModuleList(Block(config) for _ in range(n_blocks))
+
+
+def _run(
+    blocks: nn.Module,
+    x_BTD: Tensor,
+    rotary: tuple[Tensor, Tensor],
+    observe: Observer | None,
+    stage: Literal["prelude", "core", "coda"],
+    pass_: int,
+) -> Tensor:
+    if observe is not None:
+        observe(Site(stage, pass_, 0), x_BTD)
+    for b, block in enumerate(blocks.children(), start=1):
+        x_BTD = block(x_BTD, *rotary)
+        if observe is not None:
+            observe(Site(stage, pass_, b), x_BTD)
+    return x_BTD
+
+
+def _seed_of(name: str, seed: int) -> int:
+    return int.from_bytes(hashlib.sha256(f"{seed}:{name}".encode()).digest()[:8], "little") >> 1

@@ -1,0 +1,179 @@
+"""The shape of a backbone as plain numbers. No torch here: recipes and accounting read it too."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, get_args
+
+from looplit.errors import require
+
+Boundary = Literal["identity", "norm", "inject", "norm_inject"]
+InitialState = Literal["zero", "prelude"]
+
+HEAD_DIM = 128  # width per head, and width per block of nominal depth, in the growth study
+VOCABULARY_MULTIPLE = 64
+
+
+def mlp_hidden(width: int) -> int:
+    """Hidden width of the SwiGLU MLP: 256·ceil(floor(8·width/3)/256).
+
+    >>> mlp_hidden(1024)
+    2816
+    """
+    return 256 * math.ceil((8 * width // 3) / 256)
+
+
+def padded_vocabulary(vocabulary: int) -> int:
+    """Rows of the embedding and head matrices: the next multiple of 64.
+
+    >>> padded_vocabulary(50257), padded_vocabulary(257)
+    (50304, 320)
+    """
+    return VOCABULARY_MULTIPLE * math.ceil(vocabulary / VOCABULARY_MULTIPLE)
+
+
+def split_depth(depth: int) -> tuple[int, int, int]:
+    """Prelude, core and coda blocks of a nominal depth: thirds, remainder first to the core, then to the coda.
+
+    >>> split_depth(8), split_depth(10), split_depth(4)
+    ((2, 3, 3), (3, 4, 3), (1, 2, 1))
+    """
+    require(depth >= 3, "depth", depth, "a nominal depth has at least 3 blocks, one per stage")
+    third, rest = divmod(depth, 3)
+    return third, third + (rest >= 1), third + (rest == 2)
+
+
+@dataclass(frozen=True)
+class BackboneConfig:
+    """Shape and constants of a prelude-core-coda backbone (growth study, section 3, Eq. 2 and 3).
+
+    One class covers every family: a plain transformer is `passes=1` with identity boundaries, a looped one has a
+    tied core, an untied one stores a core per pass, and a growing untied one stores more cores than it starts with.
+
+    Args:
+        width: Size of the residual stream, a multiple of `heads`.
+        heads: Attention heads per block; `width / heads` is even (rotary embedding pairs dimensions).
+        prelude: Blocks before the core, at least 0.
+        core: Blocks of one core, at least 1.
+        coda: Blocks after the core, at least 0.
+        passes: K, the times the core is applied at the start of training, at least 1.
+        tied: Whether all passes share one core.
+        stored_cores: Cores kept in memory. 1 if tied; if untied, at least `passes` (more leave room for growth).
+        boundary: φ, applied to the state before each pass.
+        coda_boundary: ρ, applied to the state before the coda.
+        injection_scale: α of BO(h, e) = RMSNorm(h) + α·e. Only where a boundary injects; then 1 by default.
+        initial_state: "zero" is the paper's h_0 = 0, so that under an injecting φ the first pass reads α·e;
+            "prelude" is the released checkpoints' first pass, which reads e. They differ only if α ≠ 1.
+        residual_multiplier: RM, scales what each branch adds to the residual stream.
+        output_multiplier: OM, scales the logits.
+        vocabulary: Token ids; the matrices are padded to the next multiple of 64.
+        context: Longest sequence in tokens.
+        embedding_std: WTE, standard deviation of the token embedding at initialisation.
+        uniform_init_scale: UIS; q, k, v, gate and up start uniform in ±UIS·width^-0.5.
+
+    Raises:
+        InputError: A value that breaks one of the rules above.
+    """
+
+    width: int
+    heads: int
+    prelude: int
+    core: int
+    coda: int
+    passes: int = 1
+    tied: bool = True
+    stored_cores: int | None = None
+    boundary: Boundary = "norm_inject"
+    coda_boundary: Boundary = "norm_inject"
+    injection_scale: float | None = None
+    initial_state: InitialState = "zero"
+    residual_multiplier: float = 1.0
+    output_multiplier: float = 1.0
+    vocabulary: int = 50257
+    context: int = 2048
+    embedding_std: float = 0.02
+    uniform_init_scale: float = 0.25
+
+    def __post_init__(self) -> None:
+        for name, least in (("width", 1), ("heads", 1), ("prelude", 0), ("core", 1), ("coda", 0), ("passes", 1),
+                            ("vocabulary", 1), ("context", 1)):  # fmt: skip
+            require(getattr(self, name) >= least, name, getattr(self, name), f"must be at least {least}")
+        require(self.width % self.heads == 0, "heads", self.heads, f"must divide the width {self.width}")
+        require(
+            self.head_dim % 2 == 0, "heads", self.heads,
+            f"gives heads of {self.head_dim} dimensions; rotary embedding needs an even number",
+        )  # fmt: skip
+        for name in ("boundary", "coda_boundary"):
+            kinds = get_args(Boundary)
+            require(getattr(self, name) in kinds, name, getattr(self, name), f"must be one of {', '.join(kinds)}")
+        starts = get_args(InitialState)
+        require(
+            self.initial_state in starts, "initial_state", self.initial_state, f"must be one of {', '.join(starts)}"
+        )
+        for name in ("residual_multiplier", "output_multiplier", "embedding_std", "uniform_init_scale"):
+            value = getattr(self, name)
+            require(math.isfinite(value) and value >= 0, name, value, "must be a finite number, at least 0")
+        self._settle_cores()
+        self._settle_injection()
+
+    def _settle_cores(self) -> None:
+        stored = self.stored_cores
+        if self.tied:
+            require(stored in (None, 1), "stored_cores", stored, "a tied core is stored once")
+            stored = 1
+        elif stored is None:
+            stored = self.passes
+        require(
+            self.tied or self.passes <= stored, "passes", self.passes,
+            f"an untied model can run at most its {stored} stored cores",
+        )  # fmt: skip
+        object.__setattr__(self, "stored_cores", stored)
+
+    def _settle_injection(self) -> None:
+        scale = self.injection_scale
+        if scale is None:
+            object.__setattr__(self, "injection_scale", 1.0 if self.injects else 0.0)
+            return
+        require(math.isfinite(scale), "injection_scale", scale, "must be a finite number")
+        require(
+            self.injects or scale == 0, "injection_scale", scale,
+            f"nothing is injected by boundary {self.boundary} and coda_boundary {self.coda_boundary}",
+        )  # fmt: skip
+
+    @property
+    def injects(self) -> bool:
+        """Whether a boundary adds the prelude's output."""
+        return "inject" in self.boundary or "inject" in self.coda_boundary
+
+    @property
+    def head_dim(self) -> int:
+        return self.width // self.heads
+
+    @property
+    def hidden(self) -> int:
+        """Hidden width of the MLP."""
+        return mlp_hidden(self.width)
+
+    @property
+    def padded_vocabulary(self) -> int:
+        return padded_vocabulary(self.vocabulary)
+
+    @property
+    def max_passes(self) -> int | None:
+        """Most passes the model can run: its stored cores if untied, no limit (None) if tied."""
+        return None if self.tied else self.stored_cores
+
+    @property
+    def stored_blocks(self) -> int:
+        """Blocks kept in memory, dormant cores included."""
+        assert self.stored_cores is not None
+        return self.prelude + self.stored_cores * self.core + self.coda
+
+    def executed_depth(self, passes: int | None = None) -> int:
+        """ℓ_K = P + K·C + D, the blocks a token passes through at `passes` (default: the initial K)."""
+        return self.prelude + (self.passes if passes is None else passes) * self.core + self.coda
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, as checkpoints and JSON store them."""
+        return asdict(self)

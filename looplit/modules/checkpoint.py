@@ -1,0 +1,34 @@
+"""From a checkpoint file back to a model, whatever its family."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from looplit.errors import InputError, require
+from looplit.modules import families
+from looplit.modules.base import CLASS_KEY, LoopedLM
+
+
+def load(path: str | Path, map_location: str | torch.device = "cpu") -> LoopedLM:
+    """The model of a checkpoint in eval mode, at the number of passes it was saved at.
+
+    Args:
+        path: A checkpoint that a run of LoopLit has written.
+        map_location: Device of the weights.
+
+    Raises:
+        InputError: No such file, not a checkpoint, or not one of LoopLit's.
+    """
+    require(Path(path).is_file(), "path", str(path), "there is no such checkpoint file")
+    try:
+        checkpoint: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
+        raise InputError(f"path = {str(path)!r}: not a readable checkpoint ({str(error).splitlines()[0]})") from error
+    name = checkpoint.get(CLASS_KEY) if isinstance(checkpoint, dict) else None
+    family = getattr(families, name, None) if isinstance(name, str) else None
+    require(family is not None, "path", str(path), "not a checkpoint of one of LoopLit's families")
+    return family.load_from_checkpoint(path, map_location=map_location, weights_only=True).eval()  # type: ignore[union-attr]

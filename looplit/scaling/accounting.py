@@ -1,0 +1,147 @@
+"""Parameters and FLOPs of a backbone, counted by hand (growth study, section 4; truncation study, section 2).
+
+Every count uses the padded vocabulary, and every answer is exact: plain integers from a `BackboneConfig`, no torch.
+A FLOP is a multiply or an add, so a matrix costs 2 per parameter and token forward and 4 backward.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Literal, get_args
+
+from looplit.errors import require
+from looplit.model.config import BackboneConfig
+
+Attention = Literal["causal", "full"]
+
+
+def block_parameters(config: BackboneConfig) -> int:
+    """Parameters of one transformer block: 4·width² (q, k, v, out) + 3·width·hidden (gate, up, down)."""
+    return 4 * config.width**2 + 3 * config.width * config.hidden
+
+
+def vocabulary_parameters(config: BackboneConfig) -> int:
+    """Parameters of one vocabulary matrix; the embedding and the head are one each."""
+    return config.padded_vocabulary * config.width
+
+
+def stored_parameters(config: BackboneConfig) -> int:
+    """All allocated parameters, both vocabulary matrices and the cores that wait for growth included.
+
+    >>> from looplit.scaling.families import FAMILIES
+    >>> stored_parameters(FAMILIES["untied_grow"].backbone(26))
+    7424049152
+    """
+    return 2 * vocabulary_parameters(config) + config.stored_blocks * block_parameters(config)
+
+
+def initial_parameters(config: BackboneConfig) -> int:
+    """N of the recipes: the stored parameters that are active at the initial number of passes.
+
+    >>> from looplit.scaling.families import FAMILIES
+    >>> initial_parameters(FAMILIES["untied_grow"].backbone(26))
+    5016387584
+    """
+    return 2 * vocabulary_parameters(config) + active_blocks(config, config.passes) * block_parameters(config)
+
+
+def nonembedding_parameters(config: BackboneConfig) -> int:
+    """Stored parameters without the two vocabulary matrices."""
+    return config.stored_blocks * block_parameters(config)
+
+
+def active_blocks(config: BackboneConfig, passes: int | None = None) -> int:
+    """Distinct blocks that run at `passes` (default: the initial K): a tied core counts once."""
+    return config.executed_depth(1 if config.tied else passes)
+
+
+def compute_parameters(config: BackboneConfig, passes: int | None = None) -> int:
+    """N_c,K = ℓ_K·block + head: the matrix parameters a token meets, a shared core counted once per pass.
+
+    The leading-order cost of a token is 6·N_c,K FLOPs (growth study, A.2.2).
+    """
+    return config.executed_depth(passes) * block_parameters(config) + vocabulary_parameters(config)
+
+
+def flops_per_token(
+    config: BackboneConfig,
+    passes: int | None = None,
+    context: int | None = None,
+    *,
+    gradient_passes: int | None = None,
+    attention: Attention = "causal",
+) -> int:
+    """Training FLOPs (forward and backward) per token at `passes`.
+
+    6·(ℓ_K·block + head) + ℓ_K·attention. With truncated backpropagation the first T - B passes of the core run
+    forward only and cost a third: 2 per weight instead of 6 (truncation study: a forward pass is 1 unit of cost, a
+    backward pass 2). Norms, rotary embedding, the softmax and the optimizer are left out, as usual.
+
+    Args:
+        passes: K, or T under truncation; default the initial K.
+        context: Tokens per sequence; default the longest.
+        gradient_passes: B, the last passes that the gradient goes through; default all.
+        attention: Per trained block and token, "causal" counts 6·width·(context + 1), a query attending to
+            (context + 1)/2 keys on average (growth study); "full" counts 12·width·context (truncation study).
+
+    >>> from looplit.scaling.families import FAMILIES
+    >>> vanilla = FAMILIES["vanilla"].backbone(8)
+    >>> flops_per_token(vanilla) * 1962 * 524_288
+    1055750772932739072
+    """
+    require(attention in get_args(Attention), "attention", attention, "must be causal or full")
+    passes = config.passes if passes is None else passes
+    context = config.context if context is None else context
+    trained = passes if gradient_passes is None else gradient_passes
+    require(0 <= trained <= passes, "gradient_passes", trained, f"must be from 0 to the {passes} passes that run")
+    forward_only = (passes - trained) * config.core
+    backward_too = config.executed_depth(passes) - forward_only
+    attention_forward = 2 * config.width * (context + 1) if attention == "causal" else 4 * config.width * context
+    block_forward = 2 * block_parameters(config) + attention_forward
+    return (forward_only + 3 * backward_too) * block_forward + 6 * vocabulary_parameters(config)
+
+
+def training_flops(
+    config: BackboneConfig,
+    phases: Iterable[tuple[int, int]],
+    batch_tokens: int,
+    *,
+    gradient_passes: int | None = None,
+    attention: Attention = "causal",
+) -> int:
+    """FLOPs of a run: Σ over phases of steps · batch tokens · FLOPs per token at the K in force.
+
+    Args:
+        phases: (passes, optimizer steps) pairs: the phases between growths, or how often each K was drawn.
+        batch_tokens: Tokens per optimizer step.
+        gradient_passes: B of truncated backpropagation, the same in every phase; a phase with fewer passes than
+            that trains all of them.
+        attention: As in `flops_per_token`.
+    """
+    total = 0
+    for passes, steps in phases:
+        trained = passes if gradient_passes is None else min(gradient_passes, passes)
+        total += steps * flops_per_token(config, passes, gradient_passes=trained, attention=attention)
+    return total * batch_tokens
+
+
+def loop_cost(passes: int, gradient_passes: int) -> int:
+    """T + 2B, the cost of the core's passes in forward-pass units (truncation study).
+
+    >>> loop_cost(8, 2), loop_cost(8, 8)
+    (12, 24)
+    """
+    require(
+        0 <= gradient_passes <= passes, "gradient_passes", gradient_passes, f"must be from 0 to the {passes} passes"
+    )
+    return passes + 2 * gradient_passes
+
+
+def truncated_compute_parameters(config: BackboneConfig, passes: int, gradient_passes: int) -> float:
+    """N_comp = N_once + (T + 2B)/3·N_rec: 6·N_comp is the leading-order cost per token under truncation.
+
+    N_once is prelude and coda, N_rec the core; no vocabulary matrix, no attention (truncation study).
+    """
+    block = block_parameters(config)
+    once = (config.prelude + config.coda) * block
+    return once + loop_cost(passes, gradient_passes) / 3 * config.core * block

@@ -1,0 +1,100 @@
+"""Recipes and plans as text for people."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from looplit.scaling.plan import Plan
+from looplit.scaling.run import Run
+
+
+def run_card(run: Run) -> str:
+    """A run on one screen."""
+    plan, backbone, tuned = run.to_dict(), run.backbone, run.hyperparameters
+    rows: list[tuple[str, str]] = [
+        ("model", f"{run.family} d{run.depth}"),
+        ("shape", f"width {backbone.width}, {backbone.heads} heads, MLP {backbone.hidden}, context {backbone.context}, "
+                  f"vocabulary {backbone.vocabulary:,}"),
+        ("prelude/core/coda", f"{backbone.prelude}/{backbone.core}/{backbone.coda}, {_cores(run)}, "
+                              f"boundary {_boundaries(run)}"),
+        ("passes", _arrow(plan["passes"])),
+        ("executed depth", _arrow(plan["executed_depth"])),
+        ("parameters", f"{plan['stored_parameters']:,} stored, {plan['initial_parameters']:,} initial, "
+                       f"{plan['nonembedding_parameters']:,} without embedding and head"),
+        ("steps", f"{run.steps:,} of {run.batch_tokens:,} tokens"),
+        ("tokens", f"{run.tokens:,} ({run.tokens_per_parameter:.2f} per initial parameter){_epochs(run)}"),
+    ]  # fmt: skip
+    if run.recurrence.growths:
+        steps, fractions = plan["growth_step"], plan["growth_fraction"]
+        rows.append(("growth", f"at step {_arrow(steps)}, fraction after it {_arrow(fractions)}"))
+    rows += [
+        ("learning rates", f"matrix {plan['learning_rate']:.6g}, embedding {plan['embedding_lr']:.6g}, "
+                           f"head {plan['head_lr']:.6g} ({run.optimizer} on the matrices)"),
+        ("schedule", f"{tuned.warmup_steps} warmup steps, decay over the last {tuned.warmdown_ratio:g} of the run"),
+        ("weight decay", f"{tuned.weight_decay:g}"),
+        ("AdamW", f"betas {tuned.betas[0]:g} and {tuned.betas[1]:g}, eps {tuned.eps:g}"),
+        ("multipliers", f"residual {tuned.residual_multiplier:g}, output {tuned.output_multiplier:g}{_injection(run)}"),
+        ("initialisation", f"embedding std {tuned.embedding_std:g}, uniform scale {tuned.uniform_init_scale:g}"),
+        ("FLOPs per token", _arrow(plan["flops_per_token"])),
+        ("training FLOPs", f"{run.training_flops:.7e}"),
+    ]  # fmt: skip
+    return _table(rows)
+
+
+def plan_card(plan: Plan, device: str | float, mfu: float) -> str:
+    """A plan on one screen: the run, then its phases, memory and time."""
+    answer = plan.to_dict(device, mfu)
+    memory, seconds = answer["memory_bytes"], answer["expected_train_seconds"]
+    parts = ", ".join(f"{name.replace('_', ' ')} {_gib(size)}" for name, size in memory.items() if name != "total")
+    rows = [
+        ("FLOPs per phase", " → ".join(f"{flops:.7e}" for flops in answer["phase_flops"])),
+        ("memory per device", f"about {_gib(memory['total'])} GiB ({parts})"),
+        ("time", f"about {_duration(seconds)} on {plan.machine.devices} × {device} at MFU {mfu:g}"),
+        *(("note", note) for note in plan.notes),
+    ]  # fmt: skip
+    return run_card(plan.run) + _table(rows)
+
+
+def _table(rows: list[tuple[str, str]]) -> str:
+    return "".join(f"{name:<19} {value}\n" for name, value in rows)
+
+
+def _cores(run: Run) -> str:
+    if run.backbone.tied:
+        return "one core" if run.recurrence.max_passes == 1 else "one tied core"
+    return f"{run.backbone.stored_cores} untied cores"
+
+
+def _boundaries(run: Run) -> str:
+    before, coda = run.backbone.boundary, run.backbone.coda_boundary
+    return before if before == coda else f"{before}, before the coda {coda}"
+
+
+def _injection(run: Run) -> str:
+    scale = run.hyperparameters.injection_scale
+    return "" if scale is None else f", injection {scale:g} (initial state {run.backbone.initial_state})"
+
+
+def _epochs(run: Run) -> str:
+    return "" if run.epochs is None else f", {run.epochs:g} epochs of {run.pool_tokens:,} unique tokens"
+
+
+def _arrow(values: Any) -> str:
+    if not isinstance(values, list):
+        return _plain(values)
+    return " → ".join(_plain(value) for value in values)
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, list):
+        return "{" + ", ".join(map(_plain, value)) + "}"
+    return f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
+
+
+def _gib(size: int) -> str:
+    return f"{size / 2**30:.1f}"
+
+
+def _duration(seconds: float) -> str:
+    hours, rest = divmod(round(seconds), 3600)
+    return f"{hours} h {rest // 60} min" if hours else f"{rest // 60} min {rest % 60} s"

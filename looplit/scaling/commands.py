@@ -1,0 +1,263 @@
+"""`python -m looplit recipe` and `plan`. Neither needs torch."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn
+
+from looplit.errors import InputError, require
+from looplit.scaling.budgets import run_for_compute, run_for_parameters, run_for_tokens
+from looplit.scaling.card import plan_card, run_card
+from looplit.scaling.config_files import parse_value, read_configs
+from looplit.scaling.contents import write_configs
+from looplit.scaling.plan import plan_config
+from looplit.scaling.published import published_runs
+from looplit.scaling.recipes import Budget, data_constrained, recipe
+from looplit.scaling.recurrence import RandomPasses
+from looplit.scaling.resources import DEVICES, TYPICAL_MFU
+from looplit.scaling.run import BATCH_TOKENS, Run
+from looplit.scaling.run_config import CORPORA, Layout, config_text
+from looplit.scaling.tuning import SCALED, Tuning
+from looplit.scaling.variants import family_named, shape
+
+# Options that the data-constrained recipe settles by itself.
+NOT_DATA_CONSTRAINED = (
+    "mode", "parameters", "fraction", "growth", "random_passes", "hyperparameters_of", "constant", "exponent",
+    "mup_output", "optimizer", "set",
+)  # fmt: skip
+SUFFIXES = {"K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
+
+
+def recipe_main(argv: list[str]) -> int:
+    """`recipe FAMILY [DEPTH] …`: prints the run that the study prescribes, as a card, JSON or a config file.
+
+    Raises:
+        InputError: Wrong input, in one line.
+    """
+    args = recipe_parser().parse_args(argv)
+    if args.write_configs:
+        for path in write_configs(args.write_configs, config_of):
+            print(path)
+        return 0
+    run = run_of_args(args)
+    if args.yaml:
+        print(config_of(argv), end="")
+    elif args.json:
+        print(json.dumps(run.to_dict(), indent=2))
+    else:
+        print(run_card(run), end="")
+    return 0
+
+
+def plan_main(argv: list[str]) -> int:
+    """`plan --config FILE … [--trainer.max_steps N …]`: prints what a run will do and need.
+
+    Raises:
+        InputError: Wrong input, in one line.
+    """
+    parser = _Parser(prog="python -m looplit plan", description="What a config will do, without building the model. "
+                     "Overrides follow as in fit: --model.depth 8 --trainer.devices 1")  # fmt: skip
+    parser.add_argument("--config", action="append", required=True, help="config file; later ones go over earlier ones")
+    parser.add_argument("--devices", type=int, help="devices in all, in place of those the config names")
+    parser.add_argument("--device", default="h100", help=f"{', '.join(DEVICES)}, or its FLOPs per second")
+    parser.add_argument("--mfu", type=float, default=TYPICAL_MFU, help="model FLOPs utilisation (default %(default)s)")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    args, overrides = parser.parse_known_args(argv)
+    device = args.device if args.device in DEVICES or not _is_number(args.device) else float(args.device)
+    plan = plan_config(read_configs(args.config, overrides), args.devices)
+    if args.json:
+        print(json.dumps(plan.to_dict(device, args.mfu), indent=2))
+    else:
+        print(plan_card(plan, device, args.mfu), end="")
+    return 0
+
+
+def run_of_args(args: argparse.Namespace) -> Run:
+    """The run that parsed recipe options describe."""
+    require(args.family is not None, "family", None, "say a family, e.g. untied_grow")
+    family = family_named(args.family)
+    backbone: dict[str, Any] = {
+        name: value
+        for name in ("vocabulary", "context", "boundary", "coda_boundary", "initial_state")
+        if (value := getattr(args, name)) is not None
+    }
+    options: dict[str, Any] = {"batch_tokens": args.batch_tokens, **backbone}
+    if args.data_constrained:
+        return _data_constrained(args, options)
+    require(args.weight_decay is None, "weight_decay", args.weight_decay, "needs --data-constrained (else --set it)")
+    options |= {"mode": args.mode, "tuning": _tuning(args), "growth": _growth(args), "random_passes": _random(args)}
+    if args.depth is not None:
+        require(args.parameters is None, "parameters", args.parameters, "is a way to find the depth, leave that out")
+        options |= shape(args.shape, family, args.depth)
+        return recipe(args.family, args.depth, budget=_budget(args), **options)
+    require(args.shape == "thirds", "shape", args.shape, "needs a depth")
+    searches: dict[str, Callable[..., Run]] = {
+        "flops": run_for_compute, "tokens": run_for_tokens, "parameters": run_for_parameters
+    }  # fmt: skip
+    given = [name for name in searches if getattr(args, name) is not None]
+    require(len(given) == 1, "depth", None, "say a depth, or one of --flops, --tokens and --parameters to find it")
+    return searches[given[0]](args.family, getattr(args, given[0]), **options)
+
+
+def config_of(argv: list[str]) -> str:
+    """The config file that recipe options describe."""
+    args = recipe_parser().parse_args(argv)
+    run = run_of_args(args)
+    options = [word for word in argv if word != "--yaml"]
+    layout = Layout(args.devices, args.nodes, args.micro_batch, args.precision, args.corpus, args.folder, args.seed)
+    published = next((other for other in published_runs() if other.options == options), None)
+    return config_text(
+        run,
+        layout,
+        claim=published.claim if published else "Not a run that the study prints.",
+        command=f"python -m looplit recipe {shlex.join(options)} --yaml",
+        name=published.name if published else f"{run.family}_d{run.depth:02}.yaml",
+    )
+
+
+def recipe_parser() -> argparse.ArgumentParser:
+    """The options of `recipe`."""
+    parser = _Parser(prog="python -m looplit recipe", description="The run that the growth study prescribes for a "
+                     "family and a depth, or for a budget.")  # fmt: skip
+    parser.add_argument("family", nargs="?", help="vanilla, deep_vanilla, deep_vanilla_grow, operator_1, loop_2, "
+                        "untied_2, loop_grow, untied_grow, loop_K, untied_K, (un)tied_vanilla_K")  # fmt: skip
+    parser.add_argument("depth", nargs="?", type=int, help="nominal depth, at least 3; or give a budget that finds it")
+    length = parser.add_argument_group("length")
+    length.add_argument("--tokens-per-parameter", "--tpp", type=float, help="default the family's")
+    length.add_argument("--tokens", type=count, help="training tokens, e.g. 1B")
+    length.add_argument("--flops", type=float, help="training FLOPs, e.g. 1e20, not exceeded")
+    length.add_argument("--parameters", type=count, help="most stored parameters, e.g. 1B; finds the depth")
+    length.add_argument("--pool-tokens", type=count, help="unique tokens to repeat, e.g. 100M")
+    length.add_argument("--epochs", type=int, help="passes over the pool")
+    length.add_argument("--batch-tokens", type=count, default=BATCH_TOKENS, help="per step (default %(default)s)")
+    length.add_argument("--mode", default="published", help="published (default) or simple: the study's advice")
+    data = parser.add_argument_group("data-constrained study")
+    data.add_argument("--data-constrained", action="store_true", help="its recipe; 100M tokens ten times by default")
+    data.add_argument("--weight-decay", help="fixed (0.8, default), selected (at K = 1, by depth), or a number")
+    passes = parser.add_argument_group("passes")
+    passes.add_argument("--fraction", type=float, help="growth fraction, the share of the run after growth")
+    passes.add_argument("--growth", action="append", default=[], metavar="K:FRACTION", help="repeat for stages")
+    passes.add_argument("--random-passes", type=numbers, metavar="K,K,…", help="draw K from these after growth")
+    passes.add_argument("--evaluate-at", type=int, help="K of evaluation under random passes (default their mean)")
+    model = parser.add_argument_group("model")
+    model.add_argument("--shape", default="thirds", help="thirds (default), width_only, deep_narrow, or like 2/C/3")
+    model.add_argument("--boundary", help="identity, norm, inject or norm_inject")
+    model.add_argument("--coda-boundary", help="the same, before the coda")
+    model.add_argument("--initial-state", default="prelude", help="prelude (default, as published) or zero")
+    model.add_argument("--vocabulary", type=int)
+    model.add_argument("--context", type=int)
+    tuning = parser.add_argument_group("hyperparameters")
+    tuning.add_argument("--hyperparameters-of", metavar="FAMILY", help="another family's base-tuned values")
+    tuning.add_argument("--constant", action="store_true", help="no scaling with size: every exponent 0")
+    tuning.add_argument("--exponent", action="append", default=[], metavar="NAME=b", help=f"of {', '.join(SCALED)}")
+    tuning.add_argument("--mup-output", action="store_true", help="output multiplier falls as 1/width")
+    tuning.add_argument("--optimizer", default="muon", help="muon (default) or adamw, for the block matrices")
+    tuning.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="any hyperparameter outright")
+    machine = parser.add_argument_group("config file")
+    machine.add_argument("--devices", type=int, default=8, help="per node (default %(default)s)")
+    machine.add_argument("--nodes", type=int, default=1)
+    machine.add_argument("--micro-batch", type=int, help="sequences per device; default the most that fits 80 GB")
+    machine.add_argument("--precision", default="bf16-mixed")
+    machine.add_argument("--corpus", default="fineweb", help=", ".join(CORPORA))
+    machine.add_argument("--folder", help="of the prepared corpus")
+    machine.add_argument("--seed", type=int, default=1, help="of the run and of its drawn passes")
+    output = parser.add_mutually_exclusive_group()
+    output.add_argument("--json", action="store_true", help="print JSON")
+    output.add_argument("--yaml", action="store_true", help="print a complete config file")
+    output.add_argument("--write-configs", metavar="FOLDER", type=Path, help="write every published run's config file")
+    return parser
+
+
+class _Parser(argparse.ArgumentParser):
+    """An error is one line for the caller to print, not a usage text and an exit; no abbreviated options."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(allow_abbrev=False, **settings)
+
+    def error(self, message: str) -> NoReturn:
+        raise InputError(f"{self.prog.split()[-1]}: {message}")
+
+
+def _data_constrained(args: argparse.Namespace, options: dict[str, Any]) -> Run:
+    require(args.depth is not None, "depth", None, "say a depth")
+    own = recipe_parser()
+    for name in NOT_DATA_CONSTRAINED:
+        value = getattr(args, name)
+        require(value == own.get_default(name), name, value, "is not an option of the data-constrained recipe")
+    options |= shape(args.shape, family_named(args.family), args.depth)
+    decay: Any = args.weight_decay or "fixed"
+    lengths = (args.tokens, args.flops, args.pool_tokens, args.epochs, args.tokens_per_parameter)
+    return data_constrained(
+        args.family, args.depth,
+        budget=_budget(args) if any(value is not None for value in lengths) else None,
+        weight_decay=float(decay) if _is_number(decay) else decay, **options,
+    )  # fmt: skip
+
+
+def _budget(args: argparse.Namespace) -> Budget:
+    return Budget(args.tokens_per_parameter, args.tokens, args.flops, args.epochs, args.pool_tokens)
+
+
+def _tuning(args: argparse.Namespace) -> Tuning:
+    exponents: dict[str, float] = dict.fromkeys(SCALED, 0.0) if args.constant else {}
+    exponents |= {name: float(value) for name, value in map(_assignment, args.exponent)}
+    return Tuning(
+        hyperparameters_of=args.hyperparameters_of,
+        exponents=exponents,
+        mup_output=args.mup_output,
+        optimizer=args.optimizer,
+        overrides=dict(map(_assignment, args.set)),
+    )
+
+
+def _growth(args: argparse.Namespace) -> list[tuple[int, float]] | None:
+    if args.fraction is not None:
+        target = family_named(args.family).grow_to
+        require(target is not None and not args.growth, "fraction", args.fraction,
+                "is for a family that grows by itself; give --growth K:FRACTION")  # fmt: skip
+        assert target is not None
+        return [(target, args.fraction)]
+    if not args.growth:
+        return None
+    pairs = [text.partition(":") for text in args.growth]
+    for text, (passes, _, fraction) in zip(args.growth, pairs, strict=True):
+        require(passes.isdigit() and _is_number(fraction), "growth", text, "must be like 4:0.3")
+    return [(int(passes), float(fraction)) for passes, _, fraction in pairs]
+
+
+def _random(args: argparse.Namespace) -> RandomPasses | None:
+    choices = args.random_passes
+    if choices is None:
+        require(args.evaluate_at is None, "evaluate_at", args.evaluate_at, "needs --random-passes")
+        return None
+    return RandomPasses(choices, args.evaluate_at or round(sum(choices) / len(choices)), args.seed)
+
+
+def _assignment(text: str) -> tuple[str, Any]:
+    name, equals, value = text.partition("=")
+    require(bool(equals), "option", text, "must be like weight_decay=0.1")
+    parsed = parse_value(value)
+    return name, tuple(parsed) if isinstance(parsed, list) else parsed
+
+
+def numbers(text: str) -> tuple[int, ...]:
+    """Numbers with commas between, such as 2,3,4."""
+    return tuple(int(word) for word in text.split(","))
+
+
+def count(text: str) -> int:
+    """A count such as 524288, 1e9, 100M or 1.5B."""
+    factor = SUFFIXES.get(text[-1:].upper())
+    return round(float(text[:-1] if factor else text) * (factor or 1))
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

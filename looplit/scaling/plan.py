@@ -1,0 +1,180 @@
+"""What a config file will do, worked out without building the model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, get_args
+
+from looplit.errors import InputError, require
+from looplit.scaling.families import Family
+from looplit.scaling.recipes import growth_fraction
+from looplit.scaling.recurrence import Growth, RandomPasses, Recurrence, growth_step
+from looplit.scaling.resources import TYPICAL_MFU, Machine, Precision, memory_per_device, peak_flops, training_seconds
+from looplit.scaling.run import BATCH_TOKENS, Run
+from looplit.scaling.settle import class_family, run_of
+
+PRECISIONS: dict[Any, Precision] = {
+    None: "32-true", 32: "32-true", "32": "32-true", "bf16": "bf16-mixed",
+    **dict(zip(get_args(Precision), get_args(Precision), strict=True)),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A run and its machine.
+
+    Args:
+        run: Complete but for data.
+        machine: Devices, micro-batch, sharding, precision.
+    """
+
+    run: Run
+    machine: Machine
+
+    def to_dict(self, device: str | float = "h100", mfu: float = TYPICAL_MFU) -> dict[str, Any]:
+        """The run's JSON keys, and FLOPs per phase, memory per device in bytes and the expected time.
+
+        Args:
+            device: A name that `peak_flops` knows, or FLOPs per second.
+            mfu: Model FLOPs utilisation to expect.
+        """
+        peak = peak_flops(device) if isinstance(device, str) else device
+        return {
+            **self.run.to_dict(),
+            "phase_flops": [self.run.phase_flops(phase) for phase in self.run.phases],
+            "device_count": self.machine.devices,
+            "memory_bytes": memory_per_device(self.run, self.machine),
+            "expected_train_seconds": training_seconds(self.run.training_flops, self.machine.devices, peak, mfu),
+        }
+
+    @property
+    def notes(self) -> list[str]:
+        """What a reader should know before starting, one line each."""
+        notes = []
+        if self.run.batch_tokens != BATCH_TOKENS:
+            notes.append(f"the batch has {self.run.batch_tokens:,} tokens; the recipes were tuned at {BATCH_TOKENS:,}")
+        if self.run.recurrence.random:
+            notes.append(f"training FLOPs replay the drawn passes; expected: {self.run.expected_training_flops:.7g}")
+        return notes
+
+
+def plan_config(config: Mapping[str, Any], devices: int | None = None) -> Plan:
+    """The plan of a config, given as nested plain values.
+
+    Args:
+        config: As `looplit.scaling.config_files.read_configs` gives it.
+        devices: In all; default those that the config names (1 for "auto" or -1).
+
+    Raises:
+        InputError: Something is missing or breaks a rule.
+    """
+    model, data, trainer = (_section(config, name) for name in ("model", "data", "trainer"))
+    class_path, given = _subclass(model, "model")
+    _, data_args = _subclass(data, "data") if data else ("", {})
+    planned = _planned_steps(given, trainer)
+    context = data_args.get("context") or given.get("context") or 2048
+    machine = Machine(
+        devices=devices or _devices(trainer),
+        micro_batch=data_args.get("batch_size") or 16,
+        sharded=_is_sharded(trainer.get("strategy")),
+        precision=_precision(trainer.get("precision")),
+    )
+    family = class_family(class_path)
+    given = {**given, "context": context}
+    steps = min(planned, trainer.get("max_steps") or planned)
+    run = run_of(
+        class_path,
+        given,
+        recurrence=_recurrence(family, given, trainer.get("callbacks") or [], planned, steps),
+        steps=steps,
+        batch_tokens=machine.devices * machine.micro_batch * (trainer.get("accumulate_grad_batches") or 1) * context,
+        pool_tokens=data_args.get("pool_tokens"),
+    )
+    return Plan(run, machine)
+
+
+def _section(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    section = config.get(name) or {}
+    if isinstance(section, str):
+        section = {"class_path": section}
+    require(isinstance(section, Mapping), name, section, "must be a section with entries")
+    return section
+
+
+def _subclass(section: Mapping[str, Any], name: str) -> tuple[str, dict[str, Any]]:
+    require("class_path" in section, f"{name}.class_path", None, "must name a class")
+    return section["class_path"], dict(section.get("init_args") or {})
+
+
+def _planned_steps(given: Mapping[str, Any], trainer: Mapping[str, Any]) -> int:
+    """Planned optimizer steps: the model's `steps`, else the Trainer's `max_steps`."""
+    steps = given.get("steps") or trainer.get("max_steps")
+    require(isinstance(steps, int) and steps >= 1, "trainer.max_steps", steps, "the plan needs the length of the run")
+    return int(steps)  # type: ignore[arg-type]
+
+
+def _devices(trainer: Mapping[str, Any]) -> int:
+    devices = trainer.get("devices", "auto")
+    if isinstance(devices, list):
+        devices = len(devices)
+    per_node = 1 if devices in ("auto", -1, "-1") else int(devices)
+    return per_node * int(trainer.get("num_nodes") or 1)
+
+
+def _is_sharded(strategy: Any) -> bool:
+    name = strategy.get("class_path", "") if isinstance(strategy, Mapping) else str(strategy or "")
+    return "fsdp" in name.lower() or "modelparallel" in name.lower().replace("_", "")
+
+
+def _precision(given: Any) -> Precision:
+    if given not in PRECISIONS:
+        raise InputError(f"trainer.precision = {given!r}: must be one of {', '.join(get_args(Precision))}")
+    return PRECISIONS[given]
+
+
+def _recurrence(family: Family, given: Mapping[str, Any], callbacks: Any, planned: int, steps: int) -> Recurrence:
+    """K over the `steps` that the Trainer takes; growth fractions are shares of the `planned` ones."""
+    growths: tuple[Growth, ...] = ()
+    drawn = None
+    for callback in callbacks if isinstance(callbacks, list) else [callbacks]:
+        name, args = _subclass({"class_path": callback} if isinstance(callback, str) else callback, "callback")
+        name = name.rpartition(".")[2]
+        if name == "ModelGrowth":
+            growths = _growths(family, given.get("depth", 0), args, planned)
+        elif name == "RandomRecurrence":
+            drawn = _random(args)
+    grows = family.grow_to is None or bool(growths)
+    require(grows, "trainer.callbacks", callbacks, f"{family.name} trains with growth: add ModelGrowth")
+    for growth in growths:
+        require(0 < growth.step < planned, "step", growth.step, f"growth must fall inside the run of {planned} steps")
+    taken = tuple(growth for growth in growths if growth.step < steps)
+    return Recurrence(given.get("passes") or family.passes, taken, drawn if taken == growths else None)
+
+
+def _random(args: Mapping[str, Any]) -> RandomPasses:
+    for name in ("passes", "evaluate_at"):
+        require(name in args, f"RandomRecurrence.{name}", None, "must be given")
+    return RandomPasses(tuple(args["passes"]), args["evaluate_at"], args.get("seed") or 0)
+
+
+def _growths(family: Family, depth: int, args: Mapping[str, Any], steps: int) -> tuple[Growth, ...]:
+    passes, at, fractions = (_as_list(args.get(name)) for name in ("passes", "step", "fraction"))
+    if passes is None:
+        fraction = growth_fraction(family, depth)
+        require(fraction is not None, "passes", None, f"{family.name} has no growth plan; say passes and fraction")
+        passes, fractions = [family.grow_to], [fraction]
+    if at is None:
+        fractions = fractions or []
+        at = [growth_step(fraction, steps) for fraction in fractions]
+    else:
+        fractions = [None] * len(at)
+    require(len(at) == len(passes), "passes", passes, "needs one step or fraction for each growth")
+    events = sorted(zip(at, passes, fractions, strict=True), key=lambda event: event[0])
+    return tuple(Growth(k, g, fraction) for g, k, fraction in events)
+
+
+def _as_list(value: Any) -> list[Any] | None:
+    if value is None:
+        return None
+    return value if isinstance(value, list) else [value]

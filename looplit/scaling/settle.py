@@ -1,0 +1,140 @@
+"""Between a module's arguments, as a config file gives them, and the backbone and hyperparameters they stand for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from typing import Any
+
+from looplit.errors import InputError, require
+from looplit.model.config import HEAD_DIM, BackboneConfig, split_depth
+from looplit.scaling.families import FAMILIES, Family, Hyperparameters
+from looplit.scaling.run import Run
+from looplit.scaling.tuning import Tuning, tuned_backbone
+
+# Classes of `looplit.modules` and the family of each.
+CLASSES = {
+    "Vanilla": "vanilla",
+    "DeepVanilla": "deep_vanilla",
+    "DeepVanillaGrow": "deep_vanilla_grow",
+    "Operator1": "operator_1",
+    "Loop": "loop_2",
+    "LoopGrow": "loop_grow",
+    "Untied": "untied_2",
+    "UntiedGrow": "untied_grow",
+}
+SHAPE = (
+    "width", "heads", "passes", "stored_cores", "boundary", "coda_boundary", "initial_state", "vocabulary", "context"
+)  # fmt: skip
+TUNED = tuple(field.name for field in fields(Hyperparameters))
+OTHER = ("depth", "split", "optimizer", "steps", "compile", "seed")
+
+
+def class_family(class_name: str) -> Family:
+    """The family of a module class, given with or without its package.
+
+    >>> class_family("looplit.UntiedGrow").name
+    'untied_grow'
+    """
+    short = class_name.rpartition(".")[2]
+    if short not in CLASSES:
+        raise InputError(f"model.class_path = {class_name!r}: must be one of {', '.join(CLASSES)}")
+    return FAMILIES[CLASSES[short]]
+
+
+def settle(family: Family, given: Mapping[str, Any]) -> tuple[BackboneConfig, Hyperparameters]:
+    """Backbone and hyperparameters of a module with the arguments `given`; what is absent or None is the recipe's.
+
+    K = 1 takes Operator-1's hyperparameters where the family has the boundary operator.
+
+    Args:
+        family: Of the module's class.
+        given: Arguments of the module, `depth` at least.
+
+    Raises:
+        InputError: An unknown argument, no depth, or a value that breaks a rule of the backbone.
+    """
+    known = (*OTHER, *SHAPE, *TUNED)
+    for name in given:
+        require(name in known, "model.init_args", name, f"must be one of {', '.join(known)}")
+    asked = {name: value for name, value in given.items() if value is not None}
+    require("depth" in asked, "depth", None, "the model needs its nominal depth")
+    shape = {name: asked[name] for name in SHAPE if name in asked}
+    if "width" in shape and "heads" not in shape:
+        shape["heads"] = default_heads(shape["width"])
+    if "split" in asked:
+        require(len(asked["split"]) == 3, "split", asked["split"], "must be the blocks of prelude, core and coda")
+        shape.update(zip(("prelude", "core", "coda"), asked["split"], strict=True))
+    one_pass = family.boundary == "norm_inject" and asked.get("passes") == 1
+    source = FAMILIES["operator_1"] if one_pass else family
+    tuning = Tuning(
+        hyperparameters_of="operator_1" if one_pass else None,
+        exponents={"learning_rate": source.learning_rate_exponent},
+        optimizer=asked.get("optimizer", "muon"),
+        overrides={name: asked[name] for name in TUNED if name in asked},
+    )
+    return tuned_backbone(family, asked["depth"], tuning, shape)
+
+
+def default_heads(width: int) -> int:
+    """One head per 128 of width, at least one.
+
+    >>> default_heads(1024), default_heads(64)
+    (8, 1)
+    """
+    return max(1, width // HEAD_DIM)
+
+
+def module_class(run: Run) -> str:
+    """The module class that trains `run`: that of its family, or Loop or Untied for a variant."""
+    for class_name, family in CLASSES.items():
+        if family == run.family:
+            return class_name
+    return "Loop" if run.backbone.tied else "Untied"
+
+
+def init_args(run: Run) -> dict[str, Any]:
+    """Arguments of the module of `run`: its depth, and whatever differs from what the depth gives by itself."""
+    args: dict[str, Any] = {"depth": run.depth}
+    family = class_family(module_class(run))
+    backbone = run.backbone
+    if backbone.passes != family.passes:
+        args["passes"] = backbone.passes
+    if backbone.width != HEAD_DIM * run.depth:
+        args["width"] = backbone.width
+    if backbone.heads != default_heads(backbone.width):
+        args["heads"] = backbone.heads
+    split = (backbone.prelude, backbone.core, backbone.coda)
+    if split != split_depth(run.depth):
+        args["split"] = list(split)
+    if run.optimizer != "muon":
+        args["optimizer"] = run.optimizer
+    for name in (*SHAPE, *TUNED):  # in this order, because the defaults of later ones depend on earlier ones
+        default, tuned = settle(family, args)
+        wanted = getattr(backbone, name) if name in SHAPE else getattr(run.hyperparameters, name)
+        if wanted != getattr(default if name in SHAPE else tuned, name):
+            args[name] = list(wanted) if isinstance(wanted, tuple) else wanted
+    return args
+
+
+def run_of(class_name: str, given: Mapping[str, Any], **rest: Any) -> Run:
+    """The run of a module with the arguments `given`; `rest` are the other fields of `Run`."""
+    family = class_family(class_name)
+    backbone, tuned = settle(family, given)
+    return Run(
+        family=variant_name(family, backbone),
+        depth=given["depth"],
+        backbone=backbone,
+        hyperparameters=replace(tuned, betas=tuple(tuned.betas)),  # type: ignore[arg-type]
+        optimizer=given.get("optimizer") or "muon",
+        **rest,
+    )
+
+
+def variant_name(family: Family, backbone: BackboneConfig) -> str:
+    """The family's name, with K as it is for Loop-K and Untied-K, and as plain where nothing is injected or normed."""
+    if family.name not in ("loop_2", "untied_2"):
+        return family.name
+    if {backbone.boundary, backbone.coda_boundary} == {"identity"}:
+        return f"{'tied' if backbone.tied else 'untied'}_vanilla_{backbone.passes}"
+    return f"{family.name.removesuffix('_2')}_{backbone.passes}"
