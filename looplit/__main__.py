@@ -15,6 +15,9 @@ plan (answered at once; no model is built)
   recipe     the compute-optimal run of a family and depth, e.g. recipe untied_grow 26
   plan       what a run will do and need, e.g. plan --config configs/untied_grow_d26.yaml
 
+measure
+  laws       scaling laws from finished runs: laws ladder|vertex|forecast|recurrence|residuals
+
 train and evaluate (each with --help; --print_config shows every setting)
   fit        train, e.g. fit --config configs/demo.yaml
   validate   validation loss of a checkpoint
@@ -30,6 +33,7 @@ train and evaluate (each with --help; --print_config shows every setting)
 LIGHT = {
     "recipe": ("looplit.scaling.commands", "recipe_main"),
     "plan": ("looplit.scaling.commands", "plan_main"),
+    "laws": ("looplit.scaling.laws.commands", "laws_main"),
 }
 
 

@@ -14,6 +14,7 @@ from looplit.scaling.run import Optimizer
 from looplit.scaling.variants import family_named
 
 BASE_DEPTH = 8  # every family was tuned at d8, with the GPT-2 vocabulary
+LEAST_DEPTH = 3  # one block per stage
 SCALED = ("learning_rate", "output_multiplier", "weight_decay")
 
 # The study prints no learning rate for AdamW on the matrices. This share of Muon's (0.002 at d8) is our choice.
@@ -23,10 +24,11 @@ ADAMW_SHARE = 0.05
 def size_ratio(family: Family, config: BackboneConfig) -> float:
     """N_d8/N of the scaling rules: initial parameters of the family's d8 at `config`'s K, over those of `config`.
 
-    d8 has the GPT-2 vocabulary and the standard shape, whatever `config` has.
+    d8 has the GPT-2 vocabulary and the standard shape, whatever `config` has. Below the smallest nominal depth (toy
+    widths, a byte vocabulary) N is held at that depth's: extrapolated further, the rules make such models diverge.
     """
-    base = family.backbone(BASE_DEPTH, passes=config.passes)
-    return initial_parameters(base) / initial_parameters(config)
+    base, smallest = (initial_parameters(family.backbone(d, passes=config.passes)) for d in (BASE_DEPTH, LEAST_DEPTH))
+    return base / max(initial_parameters(config), smallest)
 
 
 def matrix_learning_rate(family: Family, config: BackboneConfig) -> float:

@@ -1,0 +1,103 @@
+"""Passes at equal compute, marginal gains, strategies and weight decay when data repeat (Figures 5 and 21)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from looplit.plots.style import log_ticks, panels, sequence_colors
+from looplit.scaling.laws.fit import Fit
+from looplit.scaling.laws.matched import Curve, Cut
+
+STRATEGY_LINES = ("k-o", "k--s", "C0-o", "C0--s")
+
+
+def recurrence_figure(
+    cuts: Sequence[Cut],
+    gains: Mapping[int, Mapping[int, float]],
+    strategies: Mapping[str, Curve],
+    weight_decays: Mapping[tuple[int, int], Fit],
+) -> Figure:
+    """Four panels, as in Figure 5; those without data stay out.
+
+    Args:
+        cuts: From `matched_cut`, by budget.
+        gains: From `marginal_gains`.
+        strategies: From `strategies`.
+        weight_decays: From `weight_decay_optima`.
+    """
+    drawers: list[tuple[Any, Callable[[Axes], None]]] = [
+        (cuts, lambda axes: draw_cuts(axes, cuts)),
+        (gains, lambda axes: draw_gains(axes, gains)),
+        (strategies, lambda axes: draw_strategies(axes, strategies)),
+        (weight_decays, lambda axes: draw_weight_decay(axes, weight_decays)),
+    ]
+    wanted = [draw for data, draw in drawers if data]
+    with panels(columns=len(wanted)) as (figure, axes):
+        for panel, draw in zip(axes, wanted, strict=True):
+            draw(panel)
+    return figure
+
+
+def draw_cuts(axes: Axes, cuts: Sequence[Cut]) -> None:
+    """Loss against passes at each budget; filled stars are fitted optima, hollow ones the best measured K."""
+    for color, cut in zip(sequence_colors(len(cuts)), cuts, strict=True):
+        passes = np.array(list(cut.losses))
+        axes.plot(passes, list(cut.losses.values()), "o", color=color, label=f"{cut.budget:.2g} FLOPs")
+        if cut.fit:
+            grid = np.geomspace(passes.min(), passes.max(), 60)
+            axes.plot(grid, cut.fit.predict(x=grid), color=color)
+        height = cut.losses[int(cut.passes)] if cut.censored or cut.fit is None else cut.fit["minimum"]
+        fill = "white" if cut.censored else color
+        axes.plot(cut.passes, height, "*", color=color, markersize=9, markerfacecolor=fill)
+    _passes_axis(axes, sorted({k for cut in cuts for k in cut.losses}))
+    axes.set_ylabel("validation loss, nats per token")
+    axes.legend()
+
+
+def draw_gains(axes: Axes, gains: Mapping[int, Mapping[int, float]]) -> None:
+    """L(K) - L(1) against passes, a curve per depth."""
+    for color, (depth, row) in zip(sequence_colors(len(gains)), gains.items(), strict=True):
+        axes.plot(list(row), list(row.values()), "o-", color=color, label=f"d{depth}")
+    _passes_axis(axes, sorted({k for row in gains.values() for k in row}))
+    axes.set_ylabel("L(K) - L(1), nats per token")
+    axes.legend()
+
+
+def _passes_axis(axes: Axes, passes: Sequence[int]) -> None:
+    axes.set_xscale("log")
+    axes.set_xticks(list(passes), [str(k) for k in passes])
+    axes.set_xticks([], minor=True)
+    axes.set_xlabel("passes K")
+
+
+def draw_strategies(axes: Axes, strategies: Mapping[str, Curve]) -> None:
+    """Loss against compute of each way of spending it."""
+    for line, (name, (compute, loss)) in zip(STRATEGY_LINES, strategies.items(), strict=False):
+        axes.plot(compute, loss, line, label=name)
+    log_ticks(axes)
+    axes.set_xlabel("training FLOPs")
+    axes.set_ylabel("validation loss, nats per token")
+    axes.legend()
+
+
+def draw_weight_decay(axes: Axes, fits: Mapping[tuple[int, int], Fit]) -> None:
+    """Map of the best measured weight decay over depth and passes."""
+    depths, passes = sorted({depth for depth, _ in fits}), sorted({k for _, k in fits})
+    best = np.full((len(depths), len(passes)), np.nan)
+    for (depth, k), fit in fits.items():
+        best[depths.index(depth), passes.index(k)] = fit.columns["x"][int(np.argmin(fit.observed))]
+    axes.imshow(np.log(best), origin="lower", aspect="auto", cmap="cividis")
+    brightest = float(np.log(np.nanmax(best) / np.nanmin(best)))
+    for row, column in zip(*np.nonzero(np.isfinite(best)), strict=True):
+        shade = float(np.log(best[row, column] / np.nanmin(best)))
+        axes.text(column, row, f"{best[row, column]:g}", ha="center", va="center", fontsize=7,
+                  color="black" if shade > brightest / 2 else "white")  # fmt: skip
+    axes.set_xticks(range(len(passes)), [str(k) for k in passes])
+    axes.set_yticks(range(len(depths)), [f"d{depth}" for depth in depths])
+    axes.set_xlabel("passes K")
+    axes.set_title("best measured weight decay")

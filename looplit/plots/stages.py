@@ -1,0 +1,55 @@
+"""Sweeps with their parabolas: iso-compute TPP, growth fraction, sensitivity slices (Figures 10, 12, 13, 14)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from looplit.plots.style import label, panels, plain_log_ticks, sequence_colors
+from looplit.scaling.laws.curves import optimum
+from looplit.scaling.laws.fit import Fit
+
+
+def sweeps_figure(families: Mapping[str, Mapping[str, Fit]], x: str) -> Figure:
+    """One panel per family, one curve per budget or size; filled stars mark bracketed optima.
+
+    Args:
+        families: Parabolas by family and sweep, from `fit_parabola`.
+        x: What was swept, for the axis.
+    """
+    with panels(columns=len(families)) as (figure, axes):
+        for panel, (family, fits) in zip(axes, families.items(), strict=True):
+            draw_sweeps(panel, fits, x)
+            panel.set_title(label(family))
+    return figure
+
+
+def draw_sweeps(axes: Axes, fits: Mapping[str, Fit], x: str) -> None:
+    """Measured losses, fitted parabolas, optima and their mean.
+
+    Args:
+        axes: Where to draw.
+        fits: Parabolas by sweep, in order of the budget or size that colours tell apart.
+        x: What was swept.
+    """
+    optima = []
+    for color, (name, fit) in zip(sequence_colors(len(fits)), fits.items(), strict=True):
+        values = np.asarray(fit.columns["x"])
+        axes.plot(values, fit.observed, "o", color=color, label=name)
+        logarithmic = "log x" in fit.law
+        grid = (np.geomspace if logarithmic else np.linspace)(values.min(), values.max(), 80)
+        axes.plot(grid, fit.predict(x=grid), color=color)
+        if logarithmic:
+            plain_log_ticks(axes)
+        if found := optimum(fit):
+            optima.append(found.value)
+            axes.plot(found.value, fit["minimum"], "*", color=color, markersize=9, markeredgecolor="black",
+                      markeredgewidth=0.5)  # fmt: skip
+    if optima:
+        axes.axvline(float(np.mean(optima)), color="black", linestyle="--", linewidth=0.8)
+    axes.set_xlabel(x.replace("_", " "))
+    axes.set_ylabel("validation loss, nats per token")
+    axes.legend()

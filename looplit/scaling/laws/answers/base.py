@@ -1,0 +1,108 @@
+"""What the subcommands share: the form of an answer, common arguments, and tables on screen."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from looplit.errors import require
+from looplit.scaling.laws.fit import LAWS, Fit
+from looplit.scaling.laws.results import Result, grouped, having, read_results
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+class Answer(NamedTuple):
+    """What a subcommand found.
+
+    Args:
+        payload: The JSON form.
+        text: The table on screen.
+        draw: Makes the figure; called only where one is asked for, because it imports matplotlib.
+    """
+
+    payload: dict[str, Any]
+    text: str
+    draw: Callable[[], Figure]
+
+
+def common_arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments that every subcommand takes."""
+    parser.add_argument("runs", help="CSV table, or folder of runs that holds their result.json files")
+    parser.add_argument("--where", nargs="+", default=[], metavar="COLUMN=VALUE[,VALUE]",
+                        help="read only such runs: family=vanilla,loop_grow corpus=fineweb, for example")  # fmt: skip
+    parser.add_argument("--loss", default="final_val_loss", help="column of the loss (default: final_val_loss)")
+    parser.add_argument("--json", action="store_true", help="print JSON in place of the table")
+    parser.add_argument("--plot", metavar="FILE", help="also draw the figure: .svg, .png or .pdf")
+
+
+def chosen_runs(args: argparse.Namespace, *keys: str) -> list[Result]:
+    """The runs that the arguments name and that have every one of `keys`; says on stderr which were left out.
+
+    Raises:
+        InputError: There are none, or none with a value asked for.
+    """
+    runs = read_results(args.runs)
+    for condition in args.where:
+        name, _, wanted = condition.partition("=")
+        groups = grouped([run for run in runs if name in run.labels or name in run.values], name)
+        for value in wanted.split(","):
+            require(value in groups, "where", condition, f"no run has {name} {value}; there are {', '.join(groups)}")
+        runs = [run for run in runs if any(run in groups[value] for value in wanted.split(","))]
+    kept = having(runs, *keys)
+    note_left_out([run.name for run in runs if run not in kept], f"without {' and '.join(keys)}")
+    return kept
+
+
+def note_left_out(names: Sequence[str], why: str) -> None:
+    """Says on stderr what an answer does not use."""
+    if names:
+        print(f"left out, {why}: {', '.join(names)}", file=sys.stderr)
+
+
+def bootstrap_arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments of subcommands whose fits can be bootstrapped."""
+    parser.add_argument("--bootstrap", type=int, default=0, metavar="N", help="resamples behind 90%% intervals")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the resampling (default: 0)")
+
+
+def table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Columns as wide as their content, the first to the left and the others to the right.
+
+    >>> print(table(["family", "γ"], [["vanilla", "0.1112"]]))
+    family        γ
+    vanilla  0.1112
+    """
+    lines = [list(map(str, headers)), *[list(map(str, row)) for row in rows]]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(headers))]
+    padded = (
+        [line[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(line[1:], widths[1:], strict=True))]
+        for line in lines
+    )
+    return "\n".join("  ".join(line).rstrip() for line in padded)
+
+
+def shown(value: float | None, form: str = ".4g") -> str:
+    """A number in `form`, or a dash where there is none."""
+    return "–" if value is None else format(value, form)
+
+
+def shown_interval(interval: Sequence[float] | None, form: str = ".4g") -> str:
+    """An interval as "[low, high]", or a dash."""
+    return "–" if interval is None else f"[{interval[0]:{form}}, {interval[1]:{form}}]"
+
+
+def described(fit: Fit) -> str:
+    """Equation, space, robust scale, what was held and how it went, in two lines; warnings follow."""
+    scale = "least squares" if fit.huber_scale is None else f"Huber, scale {fit.huber_scale:.3g}"
+    fixed = ", ".join(f"{name} = {value:.6g}" for name, value in fit.fixed.items()) or "nothing"
+    units = ", ".join(f"{name} in {unit}" for name, unit in fit.units.items())
+    lines = [
+        f"{LAWS[fit.law].equation}; {units}",
+        f"residuals: {fit.space}, {scale}; held: {fixed}; {len(fit.observed)} points; "
+        f"condition number {fit.condition_number:.3g}; {'converged' if fit.converged else 'NOT converged'}",
+    ]
+    return "\n".join([*lines, *(f"warning: {warning}" for warning in fit.warnings)])

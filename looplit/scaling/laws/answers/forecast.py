@@ -1,0 +1,144 @@
+"""`laws forecast`: CORE at a budget, the compute for a score, GPT-3 crossings, held-out runs."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from looplit.errors import require
+from looplit.scaling.laws.answers.base import (
+    Answer,
+    bootstrap_arguments,
+    chosen_runs,
+    common_arguments,
+    described,
+    shown,
+    shown_interval,
+    table,
+)
+from looplit.scaling.laws.fit import LEVEL
+from looplit.scaling.laws.forecast import GPT3_CORE, CoreForecast, fit_forecast, task_points
+from looplit.scaling.laws.results import Result, grouped, split_held_out
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments of `laws forecast`."""
+    common_arguments(parser)
+    parser.add_argument("--series", default="family", help="column that tells the series apart: family, corpus …")
+    parser.add_argument("--at", type=float, nargs="+", default=[], metavar="C", help="forecast CORE at these FLOPs")
+    parser.add_argument("--target", type=float, nargs="+", default=[], metavar="CORE",
+                        help="compute that these scores need, beside those of GPT-3")  # fmt: skip
+    parser.add_argument("--tasks", nargs="+", help="tasks that carry the forecast (default: the study's filter)")
+    parser.add_argument("--held_out", nargs="+", default=[], metavar="FAMILY:DEPTH",
+                        help="runs to leave out of the calibration and to show against the forecast")  # fmt: skip
+    bootstrap_arguments(parser)
+
+
+def answer(args: argparse.Namespace) -> Answer:
+    """The pipeline fitted on all evaluated runs, and what it forecasts."""
+    runs, kept_out = split_held_out(chosen_runs(args, "training_flops", "core_metric"), args.held_out)
+    points = {name: task_points(members) for name, members in grouped(runs, args.series).items()}
+    fitted = fit_forecast(points, args.tasks, bootstrap=args.bootstrap, seed=args.seed, progress=True)
+    scores = GPT3_CORE | {f"target {score:g}": score for score in args.target}
+    held = [_against(fitted, run, args.series) for run in kept_out]
+    payload = {
+        "series": args.series,
+        "compute": {"column": "training_flops", "unit": "training FLOPs"},
+        "bootstrap": {"draws": args.bootstrap, "seed": args.seed, "level": LEVEL},
+        "tasks": list(fitted.accuracy),
+        "fits": fitted.to_dict(draws=False),
+        "at": [_at(fitted, name, spend, max(points[name].compute)) for spend in args.at for name in points],
+        "needed": {name: {"core": scores[name], "compute": needed}
+                   for name, needed in fitted.crossings(scores).items()},
+        "held_out": held,
+    }  # fmt: skip
+
+    def draw() -> Figure:
+        from looplit.plots.tasks import forecast_figure
+
+        return forecast_figure(fitted, points, kept_out, args.series)
+
+    return Answer(payload, _text(payload, fitted), draw)
+
+
+def _interval(fitted: CoreForecast, series: str, compute: float) -> list[float] | None:
+    return [float(end) for end in fitted.interval(series, compute)] if fitted.conversion.draws else None
+
+
+def _at(fitted: CoreForecast, series: str, compute: float, largest: float) -> dict[str, Any]:
+    return {
+        "series": series,
+        "compute": compute,
+        "core": float(fitted.score(series, compute)),
+        "interval": _interval(fitted, series, compute),
+        "extrapolated": compute > largest,
+    }
+
+
+def _against(fitted: CoreForecast, run: Result, series: str) -> dict[str, Any]:
+    name = run.labels.get(series, "")
+    require(name in fitted.nll, "held_out", run.name, f"its {series} {name!r} has no other run to forecast from")
+    compute, observed = run.values["training_flops"], run.values["core_metric"]
+    predicted = float(fitted.score(name, compute))
+    return {
+        "run": run.name,
+        "compute": compute,
+        "observed": observed,
+        "spread_over_seeds": run.values.get("core_metric_std"),
+        "forecast": predicted,
+        "error": observed - predicted,
+        "interval": _interval(fitted, name, compute),
+    }
+
+
+def _text(payload: Mapping[str, Any], fitted: CoreForecast) -> str:
+    series = list(fitted.nll)
+    task = payload["tasks"][0]
+    parts = [
+        f"CORE from {len(payload['tasks'])} tasks: compute → answer NLL → centered accuracy → CORE, "
+        f"r = {fitted.conversion['r']:.4f}",
+        f"for each series and task, {task} of {series[0]} for example:",
+        described(fitted.nll[series[0]][task]),
+        f"for each task, {task} for example:",
+        described(fitted.accuracy[task]),
+        *_warned(payload["fits"]),
+        "",
+        "Training FLOPs that a CORE score needs (– where the forecast never reaches it)",
+        _needed_table(payload["needed"], series),
+    ]
+    if payload["at"]:
+        rows = [
+            [f"{entry['series']} at {entry['compute']:.3g}{'*' if entry['extrapolated'] else ''}",
+             f"{entry['core']:.4f}", shown_interval(entry["interval"], ".4f")]
+            for entry in payload["at"]
+        ]  # fmt: skip
+        parts += ["", "Forecast (* beyond the measured ladder)", table(["series", "CORE", "90 %"], rows)]
+    if payload["held_out"]:
+        rows = [[run["run"], f"{run['observed']:.4f}", shown(run["spread_over_seeds"], ".4f"),
+                 f"{run['forecast']:.4f}", f"{run['error']:+.4f}", shown_interval(run["interval"], ".4f")]
+                for run in payload["held_out"]]  # fmt: skip
+        headers = ["run", "observed", "± seeds", "forecast", "error", "90 % of forecast"]
+        parts += ["", "Held out of every fit", table(headers, rows)]
+    return "\n".join(parts)
+
+
+def _warned(fits: Mapping[str, Any]) -> list[str]:
+    """Warnings of the task fits, one line per law."""
+    named = [(f"{series}, {task}", fit) for series, laws in fits["nll"].items() for task, fit in laws.items()]
+    named += [(f"sigmoid of {task}", fit) for task, fit in fits["accuracy"].items()]
+    return [f"warning: {name}: {'; '.join(fit['warnings'])}" for name, fit in named if fit["warnings"]]
+
+
+def _needed_table(needed: Mapping[str, Any], series: Sequence[str]) -> str:
+    headers = ["score", "CORE", *series, *(f"{series[0]} / {other}" for other in series[1:])]
+    rows = []
+    for name, entry in needed.items():
+        spends = [entry["compute"][one] for one in series]
+        ratios = [spends[0] / spend if spends[0] and spend else None for spend in spends[1:]]
+        rows.append([name, f"{entry['core']:.3f}", *(shown(spend, ".3g") for spend in spends),
+                     *(shown(ratio, ".2f") for ratio in ratios)])  # fmt: skip
+    return table(headers, rows)

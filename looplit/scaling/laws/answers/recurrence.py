@@ -1,0 +1,176 @@
+"""`laws recurrence`: best number of passes at equal compute, strategies and weight decay when data repeat."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from looplit.errors import require
+from looplit.scaling.laws.answers.base import Answer, chosen_runs, common_arguments, shown, table
+from looplit.scaling.laws.curves import optimum
+from looplit.scaling.laws.fit import Fit
+from looplit.scaling.laws.matched import (
+    STRATEGIES,
+    Cell,
+    Curve,
+    Cut,
+    at_tuned_weight_decay,
+    ladders_by_passes,
+    marginal_gains,
+    matched_cut,
+    shared_budgets,
+    strategies,
+    strategy_multiplier,
+    weight_decay_optima,
+)
+from looplit.scaling.laws.multiplier import compute_at
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments of `laws recurrence`."""
+    common_arguments(parser)
+    parser.add_argument("--budgets", type=float, nargs="+", metavar="C",
+                        help="FLOPs at which to cut (default: five where three ladders overlap)")  # fmt: skip
+    parser.add_argument("--weight_decay", type=float, help="the fixed value (default: the most frequent, 0.8 in a tie)")
+    parser.add_argument("--at", type=float, metavar="LOSS",
+                        help="loss to compare strategies at (default: the best of one-pass models)")  # fmt: skip
+
+
+def answer(args: argparse.Namespace) -> Answer:
+    """Cuts, marginal gains, strategies and weight-decay optima from a grid of runs."""
+    keys = ("depth", "passes", "weight_decay", "training_flops")
+    cells = [
+        Cell(int(run.values["depth"]), int(run.values["passes"]), run.values["weight_decay"],
+             run.values["training_flops"], run.values[args.loss])
+        for run in chosen_runs(args, *keys, args.loss)
+    ]  # fmt: skip
+    decays = [cell.weight_decay for cell in cells]
+    fixed = (
+        max(sorted(set(decays)), key=lambda decay: (decays.count(decay), decay == 0.8))
+        if args.weight_decay is None
+        else args.weight_decay
+    )
+    at_fixed = [cell for cell in cells if cell.weight_decay == fixed]
+    require(bool(at_fixed), "weight_decay", fixed, f"no run has it; there are {sorted(set(decays))}")
+    cuts = _cuts(at_fixed, args.budgets)
+    tuned_cuts = _cuts(at_tuned_weight_decay(cells), args.budgets) if len(set(decays)) > 1 else []
+    curves = strategies(cells, fixed)
+    gains = marginal_gains(at_fixed)
+    decay_fits = weight_decay_optima(cells)
+    compared = _compared(curves, args.at)
+    payload = {
+        "loss": {"column": args.loss, "unit": "nats per token"},
+        "weight_decay": fixed,
+        "interpolation": "log loss against log compute, within the measurements",
+        "cuts": [_cut(cut) for cut in cuts],
+        "cuts_at_tuned_weight_decay": [_cut(cut) for cut in tuned_cuts],
+        "marginal_gain": gains,
+        "strategies": {
+            name: {"what": STRATEGIES[name], "compute": curve[0].tolist(), "loss": curve[1].tolist()}
+            for name, curve in curves.items()
+        },
+        "strategy_multipliers": compared,
+        "weight_decay_optima": [_decay(depth, passes, fit) for (depth, passes), fit in decay_fits.items()],
+    }
+
+    def draw() -> Figure:
+        from looplit.plots.recurrence import recurrence_figure
+
+        return recurrence_figure(cuts, gains, curves, decay_fits)
+
+    return Answer(payload, _text(payload), draw)
+
+
+def _cuts(cells: Sequence[Cell], budgets: Sequence[float] | None) -> list[Cut]:
+    ladders = ladders_by_passes(cells)
+    return [matched_cut(ladders, budget) for budget in budgets or shared_budgets(ladders)]
+
+
+def _cut(cut: Cut) -> dict[str, Any]:
+    return {
+        "budget": cut.budget,
+        "passes": cut.passes,
+        "censored": cut.censored,
+        "losses": {str(passes): loss for passes, loss in cut.losses.items()},
+        "fit": cut.fit.to_dict(draws=False) if cut.fit else None,
+    }
+
+
+def _compared(curves: Mapping[str, Curve], at: float | None) -> list[dict[str, Any]]:
+    """Multipliers between all pairs of strategies at one loss, with the compute each needs."""
+    slow = [curve for name, curve in curves.items() if name.startswith("size")]
+    loss = at if at is not None else min((float(curve[1].min()) for curve in slow), default=None)
+    if loss is None:
+        return []
+    return [
+        {
+            "loss": loss,
+            "slow": first,
+            "fast": second,
+            "compute_slow": compute_at(*curves[first], loss),
+            "compute_fast": compute_at(*curves[second], loss),
+            "multiplier": strategy_multiplier(curves[first], curves[second], loss),
+        }
+        for first, second in itertools.combinations(curves, 2)
+    ]
+
+
+def _decay(depth: int, passes: int, fit: Fit) -> dict[str, Any]:
+    found = optimum(fit)
+    best = fit.columns["x"][fit.observed.index(min(fit.observed))]
+    return {
+        "depth": depth,
+        "passes": passes,
+        "optimum": found.value if found else None,
+        "bracketed": found is not None,
+        "best_measured": best,
+        "fit": fit.to_dict(draws=False),
+    }
+
+
+def _text(payload: Mapping[str, Any]) -> str:
+    parts = [
+        f"Loss (nats per token) at equal compute, weight decay {payload['weight_decay']:g}; "
+        f"{payload['interpolation']}; K* from log loss as a parabola in log K (least squares), or the best measured K "
+        "where it is censored",
+        _cut_table(payload["cuts"]),
+    ]
+    if payload["cuts_at_tuned_weight_decay"]:
+        parts += ["", "The same, each depth at the best weight decay of its one-pass model",
+                  _cut_table(payload["cuts_at_tuned_weight_decay"])]  # fmt: skip
+    parts += _gains(payload["marginal_gain"])
+    rows = [[f"{entry['slow']} / {entry['fast']}", f"{entry['loss']:.4f}", shown(entry["compute_slow"], ".3g"),
+             shown(entry["compute_fast"], ".3g"), shown(entry["multiplier"], ".2f")]
+            for entry in payload["strategy_multipliers"]]  # fmt: skip
+    if rows:
+        parts += ["", "Compute that strategies need for one loss (loss against log compute; – where not measured)",
+                  table(["strategies", "loss", "first", "second", "multiplier"], rows)]  # fmt: skip
+    decays = [[f"d{entry['depth']} K = {entry['passes']}", shown(entry["optimum"]), shown(entry["best_measured"])]
+              for entry in payload["weight_decay_optima"]]  # fmt: skip
+    if decays:
+        parts += ["", "Weight decay: log loss as a parabola in its logarithm (– where not bracketed)",
+                  table(["cell", "optimum", "best measured"], decays)]  # fmt: skip
+    return "\n".join(parts)
+
+
+def _cut_table(cuts: Sequence[Mapping[str, Any]]) -> str:
+    passes = sorted({int(k) for cut in cuts for k in cut["losses"]})
+    rows = [
+        [f"{cut['budget']:.3g}", f"{cut['passes']:.2f}{' (censored)' if cut['censored'] else ''}",
+         *(shown(cut["losses"].get(str(k)), ".4f") for k in passes)]
+        for cut in cuts
+    ]  # fmt: skip
+    return table(["training FLOPs", "K*", *(f"K = {k}" for k in passes)], rows)
+
+
+def _gains(gains: Mapping[int, Mapping[int, float]]) -> Sequence[str]:
+    passes = sorted({k for row in gains.values() for k in row if k > 1})
+    if not passes:
+        return []
+    rows = [[f"d{depth}", *(shown(row.get(k), "+.4f") for k in passes)] for depth, row in gains.items()]
+    return ["", "L(K) - L(1) at equal depth", table(["depth", *(f"K = {k}" for k in passes)], rows)]

@@ -1,0 +1,207 @@
+"""`laws vertex`: the optimum of each sweep, its mean and drift, and what a wrong value costs."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from looplit.errors import require
+from looplit.scaling.laws.answers.base import (
+    Answer,
+    chosen_runs,
+    common_arguments,
+    described,
+    note_left_out,
+    shown,
+    table,
+)
+from looplit.scaling.laws.curves import fit_parabola, optimum
+from looplit.scaling.laws.fit import Fit
+from looplit.scaling.laws.results import Result, column, grouped, having
+from looplit.scaling.laws.stages import affine_growth, drift, growth_allocation, sensitivity, sweep_rows
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+SAME_BUDGET = 0.02
+"""Runs belong to one budget where their compute differs by at most this from the next (steps are whole numbers)."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments of `laws vertex`."""
+    common_arguments(parser)
+    parser.add_argument("--x", default="tokens_per_parameter",
+                        help="swept column: tokens_per_parameter (default), growth_fraction, passes …")  # fmt: skip
+    parser.add_argument("--group", nargs="+", choices=["budget", "depth"],
+                        help="what tells sweeps of one family apart (default: budget for tokens_per_parameter, "
+                        "both for growth_fraction, else depth)")  # fmt: skip
+    parser.add_argument("--center", type=float, help="the recipe's value of x; x then becomes a multiplier of it")
+
+
+def answer(args: argparse.Namespace) -> Answer:
+    """Vertices of every family's sweeps."""
+    runs = having([_derived(run, args) for run in chosen_runs(args, args.loss)], args.x)
+    presets = {"tokens_per_parameter": ["budget"], "growth_fraction": ["depth", "budget"]}
+    group = args.group or presets.get(args.x, ["depth"])
+    space = "raw" if args.x == "growth_fraction" else "log"
+    families: dict[str, dict[str, _Sweep]] = {}
+    for family, members in grouped(runs).items():
+        sweeps = _sweeps(members, group)
+        short = [name for name, inside in sweeps.items() if len(set(column(inside, args.x))) < 3]
+        note_left_out([f"{family}, {name}" for name in short], f"fewer than three values of {args.x}")
+        fitted = {name: _sweep(inside, args, space) for name, inside in sweeps.items() if name not in short}
+        families |= {family: fitted} if fitted else {}
+    require(bool(families), "runs", args.runs, f"no sweep has three values of {args.x}")
+    payload = {
+        "x": {"column": args.x, "space": space, "center": args.center},
+        "loss": {"column": args.loss, "space": "log"},
+        "grouped_by": group,
+        "families": {family: _family(sweeps, group, args) for family, sweeps in families.items()},
+    }
+    fits = {f"{family}, {name}": sweep.fit for family, sweeps in families.items() for name, sweep in sweeps.items()}
+
+    def draw() -> Figure:
+        from looplit.plots.stages import sweeps_figure
+
+        curves = {family: {name: sweep.fit for name, sweep in sweeps.items()} for family, sweeps in families.items()}
+        return sweeps_figure(curves, args.x)
+
+    return Answer(payload, _text(payload, fits), draw)
+
+
+@dataclass(frozen=True)
+class _Sweep:
+    """Runs of one sweep and their parabola."""
+
+    runs: Sequence[Result]
+    fit: Fit
+
+    def mean(self, key: str) -> float:
+        """Mean of a column over the sweep."""
+        return float(np.mean(column(self.runs, key)))
+
+
+def _derived(run: Result, args: argparse.Namespace) -> Result:
+    """The run with tokens per initial stored parameter, and with x as a multiplier of the centre."""
+    values = dict(run.values)
+    initial = values.get("initial_parameters", values.get("stored_parameters"))
+    if initial and "tokens" in values:
+        values.setdefault("tokens_per_parameter", values["tokens"] / initial)
+    if args.center and args.x in values:
+        values[args.x] /= args.center
+    return Result(run.name, run.labels, values)
+
+
+def _sweeps(runs: Sequence[Result], group: Sequence[str]) -> dict[str, list[Result]]:
+    sweeps = {"": list(runs)}
+    for key in group:
+        split = {}
+        for name, members in sweeps.items():
+            parts = budgets(members) if key == "budget" else grouped(members, key)
+            for part, inside in parts.items():
+                split[f"{name} {key} {part}".strip()] = inside
+        sweeps = split
+    return sweeps
+
+
+def budgets(runs: Sequence[Result]) -> dict[str, list[Result]]:
+    """Runs of equal training compute, up to whole steps, under the geometric mean of the compute, lowest first."""
+    ordered = sorted(having(runs, "training_flops"), key=lambda run: run.values["training_flops"])
+    logs = np.log(column(ordered, "training_flops"))
+    starts = [0, *(np.flatnonzero(np.diff(logs) > SAME_BUDGET) + 1).tolist(), len(ordered)]
+    return {f"{np.exp(logs[start:end].mean()):.3g}": ordered[start:end] for start, end in itertools.pairwise(starts)}
+
+
+def _sweep(runs: Sequence[Result], args: argparse.Namespace, space: str) -> _Sweep:
+    rows = sweep_rows(column(runs, args.x), column(runs, args.loss), [run.name for run in runs], space)
+    return _Sweep(runs, fit_parabola(rows, space, "log", {"x": args.x, "output": "nats per token"}))
+
+
+def _family(sweeps: Mapping[str, _Sweep], group: Sequence[str], args: argparse.Namespace) -> dict[str, Any]:
+    entries: dict[str, Any] = {}
+    optima: dict[str, float] = {}
+    for name, sweep in sweeps.items():
+        found = optimum(sweep.fit)
+        if found:
+            optima[name] = found.value
+        best = int(np.argmin(sweep.fit.observed))
+        entries[name] = {
+            "optimum": None if found is None else found.value,
+            "standard_error": None if found is None else found.standard_error,
+            "bracketed": found is not None,
+            "best_measured": sweep.fit.columns["x"][best],
+            "fit": sweep.fit.to_dict(draws=False),
+        }
+    scale = "training_flops" if "budget" in group else "stored_parameters"
+    answered: dict[str, Any] = {"sweeps": entries, "mean": float(np.mean(list(optima.values()))) if optima else None}
+    sized = all(scale in run.values for sweep in sweeps.values() for run in sweep.runs)
+    answered["drift"] = None
+    if args.x != "growth_fraction" and sized and len(optima) > 1:
+        sizes = [sweeps[name].mean(scale) for name in optima]
+        answered["drift"] = drift(sizes, list(optima.values()), list(optima), scale).to_dict(draws=False)
+    answered["affine_growth"] = _affine(sweeps, optima) if args.x == "growth_fraction" else None
+    answered["sensitivity"] = None
+    if (args.center or args.x == "multiplier") and group == ["depth"] and sized:
+        slices = {sweep.mean(scale): (column(sweep.runs, args.x), column(sweep.runs, args.loss))
+                  for sweep in sweeps.values()}  # fmt: skip
+        row, _ = sensitivity(slices)
+        answered["sensitivity"] = {key: value for key, value in asdict(row).items() if key != "drift"}
+    return answered
+
+
+def _affine(sweeps: Mapping[str, _Sweep], optima: Mapping[str, float]) -> dict[str, Any] | None:
+    pairs = {
+        name: growth_allocation(
+            column(sweeps[name].runs, "growth_fraction"), column(sweeps[name].runs, "tokens_per_parameter"), best
+        )
+        for name, best in optima.items()
+        if all("tokens_per_parameter" in run.values for run in sweeps[name].runs)
+    }
+    if len(pairs) < 2:
+        return None
+    fixed, grown = zip(*pairs.values(), strict=True)
+    return affine_growth(fixed, grown, list(pairs)).to_dict(draws=False)
+
+
+def _text(payload: Mapping[str, Any], fits: Mapping[str, Fit]) -> str:
+    x = payload["x"]["column"]
+    rows, notes, lines = [], [], []
+    for family, entry in payload["families"].items():
+        for name, sweep in entry["sweeps"].items():
+            rows.append([f"{family}, {name}", str(len(sweep["fit"]["observed"])), shown(sweep["optimum"]),
+                         shown(sweep["standard_error"], ".2g"), shown(sweep["best_measured"])])  # fmt: skip
+            notes += [f"{family}, {name}: {warning}" for warning in sweep["fit"]["warnings"]]
+        lines.append(_summary(family, entry))
+    first = next(iter(fits.values()))
+    return "\n".join([
+        f"Optimum of {x} (– where the data do not bracket one), log loss against "
+        f"{'log ' if payload['x']['space'] == 'log' else ''}{x}",
+        described(first).splitlines()[0],
+        "residuals: log, least squares",
+        table(["sweep", "runs", "optimum", "±", "best measured"], rows),
+        *notes,
+        "",
+        *lines,
+    ])  # fmt: skip
+
+
+def _summary(family: str, entry: Mapping[str, Any]) -> str:
+    parts = [f"{family}: mean optimum {shown(entry['mean'])}"]
+    if entry["drift"]:
+        fit = Fit.from_dict(entry["drift"])
+        slope, derived = fit.parameter("b"), {value.name: value.value for value in fit.derived}
+        parts.append(f"drift exponent {slope.value:+.3f} ± {shown(slope.standard_error, '.3f')} against "
+                     f"{fit.units['x']} (p = {shown(derived.get('p'), '.3f')})")  # fmt: skip
+    if entry["affine_growth"]:
+        fit = Fit.from_dict(entry["affine_growth"])
+        parts.append(f"TPP at the transition = {fit['b']:.3f}·TPP without growth + {fit['a']:.3f} (R² {fit['R2']:.5f})")
+    if entry["sensitivity"]:
+        cost = entry["sensitivity"]
+        parts.append(f"×½ and ×2 cost {shown(cost['regret'], '.1f')}, the slice spans {cost['loss_range']:.1f} "
+                     f"(1e-3 nats, at N = {cost['size']:.3g})")  # fmt: skip
+    return "; ".join(parts)

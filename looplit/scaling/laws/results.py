@@ -1,0 +1,184 @@
+"""Finished runs as rows of named numbers, from a CSV table, or from a folder of runs that left `result.json`."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from looplit.errors import InputError, require
+
+ALIASES = {"arm": "family", "compute_flops": "training_flops", "val_loss": "final_val_loss"}
+"""Names of the published table → ours."""
+
+TASK_TABLES = {"losses": "loss:", "centered_results": "centered:"}
+"""Tables of an evaluation → prefix of the columns they become, "loss:hellaswag" for example."""
+
+UNITS = {
+    "training_flops": "training FLOPs",
+    "train_seconds": "seconds of optimization",
+    "final_val_loss": "nats per token",
+    "best_val_loss": "nats per token",
+    "final_val_bpb": "bits per byte",
+    "core_loss": "nats per token of the gold answers",
+    "core_metric": "CORE, mean centered accuracy",
+    "core_metric_filtered": "filtered CORE, mean centered accuracy",
+}
+RISING = ("core_metric", "core_metric_filtered")
+"""Scores that are better when higher."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """One finished run.
+
+    Args:
+        name: How messages call it.
+        labels: Its text values, the family among them.
+        values: Its numbers, under the keys of `result.json`; those of an evaluation as "core_metric", "loss:TASK" and
+            "centered:TASK". Of a list per phase the last counts, and the first is under "initial_…".
+    """
+
+    name: str
+    labels: Mapping[str, str]
+    values: Mapping[str, float]
+
+    @property
+    def family(self) -> str:
+        """The architecture family, or "" where the run names none."""
+        return self.labels.get("family", "")
+
+
+def read_results(path: str | Path) -> list[Result]:
+    """All runs of a CSV file, of one `result.json`, or of the `result.json` files under a folder.
+
+    Raises:
+        InputError: There is no such path, it holds no run, or a value cannot be read; names file and line.
+    """
+    source = Path(path)
+    require(source.exists(), "runs", str(path), "no such file or folder")
+    if source.is_dir():
+        files = sorted(source.rglob("result.json"))
+        require(bool(files), "runs", str(path), "holds no result.json; every finished run leaves one")
+        return [_from_json(file, str(file.parent.relative_to(source))) for file in files]
+    if source.suffix == ".json":
+        return [_from_json(source, source.parent.name)]
+    return _from_csv(source)
+
+
+def _from_csv(path: Path) -> list[Result]:
+    with path.open(newline="") as file:
+        lines = [row for row in csv.reader(file) if row]
+    require(len(lines) > 1, "runs", str(path), "must have a header line and at least one run")
+    header = [ALIASES.get(name.strip(), name.strip()) for name in lines[0]]
+    for number, cells in enumerate(lines[1:], 2):
+        require(len(cells) == len(header), f"{path.name} line {number}", len(cells), f"must have {len(header)} cells")
+    numeric = {
+        name: _is_number(next((row[i] for row in lines[1:] if row[i].strip()), "")) for i, name in enumerate(header)
+    }
+    runs = []
+    for number, cells in enumerate(lines[1:], 2):
+        filled = {name: cell.strip() for name, cell in zip(header, cells, strict=True) if cell.strip()}
+        labels = {name: cell for name, cell in filled.items() if not numeric[name]}
+        values = {}
+        for name, cell in filled.items():
+            if numeric[name]:
+                require(_is_number(cell), f"{name} in {path.name} line {number}", cell, "must be a number")
+                values[name] = float(cell)
+        runs.append(Result(_name(labels, values, f"line {number}"), labels, values))
+    return runs
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _from_json(path: Path, place: str) -> Result:
+    try:
+        plain = json.loads(path.read_text())
+    except ValueError as error:
+        raise InputError(f"runs = {str(path)!r}: is not valid JSON ({error})") from None
+    require(isinstance(plain, dict), "runs", str(path), "must hold a JSON object")
+    labels: dict[str, str] = {}
+    values: dict[str, float] = {}
+    for name, value in _flat(plain):
+        if isinstance(value, str):
+            labels[name] = value
+        elif isinstance(value, int | float):
+            values[name] = float(value)
+    return Result(_name(labels, values, place), labels, values)
+
+
+def _flat(plain: Mapping[str, Any]) -> Iterable[tuple[str, Any]]:
+    """Pairs of a result: hyperparameters and evaluation lifted to the top, lists per phase split, aliases resolved."""
+    for name, value in plain.items():
+        if name == "hyperparameters" and isinstance(value, dict):
+            yield from _flat(value)
+        elif name == "core" and isinstance(value, dict):
+            yield from _flat({key: value[key] for key in value if key.startswith("core_") or key in TASK_TABLES})
+        elif name in TASK_TABLES and isinstance(value, dict):
+            yield from ((TASK_TABLES[name] + task, number) for task, number in value.items())
+        elif isinstance(value, list) and value:
+            yield from ((name, value[-1]), (f"initial_{name}", value[0]))
+        else:
+            yield ALIASES.get(name, name), value
+
+
+def _name(labels: Mapping[str, str], values: Mapping[str, float], place: str) -> str:
+    depth = f" d{values['depth']:g}" if "depth" in values else ""
+    return f"{labels.get('family', 'run')}{depth} ({place})"
+
+
+def having(runs: Sequence[Result], *keys: str) -> list[Result]:
+    """Those runs that have every one of `keys` as a number.
+
+    Raises:
+        InputError: There are none; names a key that no run has, where there is one.
+    """
+    kept = [run for run in runs if all(key in run.values for key in keys)]
+    if not kept:
+        absent = [key for key in keys if not any(key in run.values for run in runs)]
+        known = sorted({key for run in runs for key in run.values if ":" not in key})
+        raise InputError(f"column = {', '.join(absent or keys)!r}: no run has it; runs have {', '.join(known)}")
+    return kept
+
+
+def grouped(runs: Sequence[Result], by: str = "family") -> dict[str, list[Result]]:
+    """Runs by a text label, or by a number such as depth; groups and runs in order of first appearance."""
+    groups: dict[str, list[Result]] = {}
+    for run in runs:
+        key = run.labels.get(by) or (f"{run.values[by]:g}" if by in run.values else None)
+        require(key is not None, by, run.name, f"the run has no {by!r} to group by")
+        groups.setdefault(str(key), []).append(run)
+    return groups
+
+
+def column(runs: Sequence[Result], key: str) -> list[float]:
+    """One number of every run, in order.
+
+    Raises:
+        InputError: A run lacks it; names the runs.
+    """
+    lacking = [run.name for run in runs if key not in run.values]
+    require(not lacking, "column", key, f"missing in {', '.join(lacking)}")
+    return [run.values[key] for run in runs]
+
+
+def split_held_out(runs: Sequence[Result], held_out: Sequence[str]) -> tuple[list[Result], list[Result]]:
+    """Runs to fit and runs to keep out, each of which is named as "family:depth", "untied_grow:26" for example.
+
+    Raises:
+        InputError: A name matches no run.
+    """
+    names = {f"{run.family}:{run.values['depth']:g}" for run in runs if "depth" in run.values}
+    for name in held_out:
+        require(name in names, "held_out", name, f"no such run; there are {', '.join(sorted(names))}")
+    inside = [run for run in runs if f"{run.family}:{run.values.get('depth', 0):g}" not in held_out]
+    return inside, [run for run in runs if run not in inside]

@@ -1,0 +1,206 @@
+"""`laws` from the command line: every subcommand on made-up runs, as a table, as JSON and as a figure."""
+
+from __future__ import annotations
+
+import csv
+import json
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from looplit.errors import InputError
+from looplit.scaling.laws.commands import laws_main
+
+
+def write(path: Path, rows: Sequence[Mapping[str, Any]]) -> str:
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+    return str(path)
+
+
+def answer(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[dict[str, Any], str]:
+    """JSON and table of one command."""
+    assert laws_main([*argv, "--json"]) == 0
+    payload = json.loads(capsys.readouterr().out)
+    assert laws_main(argv) == 0
+    return payload, capsys.readouterr().out
+
+
+@pytest.fixture
+def evaluated(tmp_path: Path) -> str:
+    """Two ladders with CORE on three tasks; the second is twice as efficient, and one run lies far beyond."""
+    rows = []
+    for family, gain in (("vanilla", 1.0), ("untied_grow", 2.0)):
+        depths = [6, 8, 10, 12, 14, 16] + ([26] if family == "untied_grow" else [])
+        for depth in depths:
+            compute = 3e17 * (depth / 6) ** 5.5
+            loss = 1.7 + 1.6 * (gain * compute / 1e18) ** -0.11
+            nll = {task: 0.2 + rate * loss for task, rate in (("a", 0.5), ("b", 0.7), ("c", 0.9))}
+            accuracy = {task: 1 / (1 + np.exp(4 * value - 6)) for task, value in nll.items()}
+            rows.append(
+                {"family": family, "depth": depth, "training_flops": compute, "final_val_loss": loss,
+                 "train_seconds": compute / 1e15, "core_metric": 0.9 * np.mean(list(accuracy.values())),
+                 "core_loss": np.mean(list(nll.values()))}
+                | {f"loss:{task}": value for task, value in nll.items()}
+                | {f"centered:{task}": value for task, value in accuracy.items()}
+            )  # fmt: skip
+    return write(tmp_path / "runs.csv", rows)
+
+
+def test_ladder(evaluated: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    figure = tmp_path / "ladder.svg"
+    payload, text = answer(capsys, "ladder", evaluated, "--held_out", "untied_grow:26", "--at", "1e25",
+                           "--bootstrap", "5", "--plot", str(figure))  # fmt: skip
+    grow = payload["families"]["untied_grow"]
+    assert payload["floor"]["parameters"][0]["value"] == pytest.approx(1.7, abs=1e-6)
+    # Rungs 2.3 times apart in compute, and a curve read along chords.
+    assert grow["multipliers"][3]["value"] == pytest.approx(2, rel=0.02)
+    assert grow["law_multipliers"][0]["value"] == pytest.approx(2, rel=1e-6)
+    assert grow["law_multipliers"][0]["extrapolated"]
+    assert payload["held_out"][0]["error"] == pytest.approx(0, abs=1e-6)
+    for key in ("space", "huber_scale", "units", "fixed", "condition_number", "converged"):
+        assert key in payload["floor"]
+    assert "residuals: raw, Huber, scale" in text
+    assert "nats per token" in text
+    assert figure.read_text().startswith("<?xml")
+
+
+@pytest.mark.parametrize("score", ["core_metric", "core_loss"])
+def test_ladder_at_matched_scores_and_by_the_clock(
+    evaluated: str, score: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    payload, _ = answer(capsys, "ladder", evaluated, "--score", score, "--against", "train_seconds")
+    values = [point["value"] for point in payload["families"]["untied_grow"]["multipliers"]]
+    # Scores curve between rungs, so interpolation misses the factor of 2 by a little.
+    assert [value for value in values if value] == pytest.approx([2] * sum(map(bool, values)), rel=0.05)
+    assert payload["floor"]["fixed"]["E"] == pytest.approx(1.7, abs=1e-6)
+    assert payload["floor"]["units"]["compute"] == "seconds of optimization"
+    assert payload["floor"]["fixed"]["C0"] == 3600
+
+
+def test_forecast(evaluated: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    payload, text = answer(capsys, "forecast", evaluated, "--held_out", "untied_grow:26", "--target", "0.3",
+                           "--at", "1e21", "--plot", str(tmp_path / "core.png"))  # fmt: skip
+    needed = payload["needed"]["target 0.3"]["compute"]
+    assert needed["vanilla"] / needed["untied_grow"] == pytest.approx(2, rel=1e-3)
+    assert payload["held_out"][0]["error"] == pytest.approx(0, abs=1e-4)
+    assert payload["fits"]["conversion"]["parameters"][0]["value"] == pytest.approx(0.9)
+    assert "vanilla / untied_grow" in text
+    assert (tmp_path / "core.png").stat().st_size > 1000
+
+
+def test_residuals(evaluated: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    payload, text = answer(capsys, "residuals", evaluated, "--plot", str(tmp_path / "residuals.svg"))
+    assert payload["pooled"]["by_family"]["untied_grow"] == pytest.approx(0, abs=1e-9)
+    assert set(payload["tasks"]) == {"a", "b", "c"}
+    assert "extended beyond vanilla's own losses for untied_grow d16 (line 13), untied_grow d26 (line 14)" in text
+
+
+def test_vertex_of_tokens_per_parameter(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    rows = [
+        {"family": family, "depth": 8, "stored_parameters": int(1e9 / tpp**0.5), "tokens": int(1e9 / tpp**0.5) * tpp,
+         "training_flops": budget * (1 + 0.001 * tpp), "final_val_loss": 3 * np.exp(0.02 * np.log(tpp / best) ** 2)}
+        for family, best in (("vanilla", 5.0), ("loop_2", 6.0))
+        for budget in (1e18, 2e18, 4e18)
+        for tpp in (2, 3, 5, 8, 13)
+    ]  # fmt: skip
+    payload, text = answer(capsys, "vertex", write(tmp_path / "t.csv", rows), "--plot", str(tmp_path / "v.svg"))
+    assert payload["families"]["vanilla"]["mean"] == pytest.approx(5.0, rel=1e-3)
+    assert payload["families"]["loop_2"]["mean"] == pytest.approx(6.0, rel=1e-3)
+    assert len(payload["families"]["vanilla"]["sweeps"]) == 3
+    assert payload["families"]["vanilla"]["drift"]["parameters"][1]["value"] == pytest.approx(0, abs=1e-4)
+    assert "drift exponent" in text
+
+
+def test_vertex_of_growth_fraction_gives_the_affine_law(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    rows = [
+        {"family": "untied_grow", "depth": depth, "growth_fraction": rho, "training_flops": depth * 1e17 * tpp,
+         "tokens_per_parameter": tpp / (1 + 0.45 * rho),
+         "final_val_loss": 3 * np.exp(0.05 * (rho - (tpp / (0.883 * tpp + 0.103) - 1) / 0.45) ** 2)}
+        for depth in (8, 9)
+        for tpp in (depth / 2, float(depth), 2.0 * depth)
+        for rho in (0.0, 0.1, 0.2, 0.3, 0.5)
+    ]  # fmt: skip
+    payload, text = answer(capsys, "vertex", write(tmp_path / "t.csv", rows), "--x", "growth_fraction")
+    intercept, slope = payload["families"]["untied_grow"]["affine_growth"]["parameters"]
+    assert (slope["value"], intercept["value"]) == pytest.approx((0.883, 0.103), rel=1e-4)
+    assert "TPP at the transition = 0.883" in text
+
+
+def test_vertex_of_a_knob_and_an_unbracketed_one(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    rows = [
+        {"family": family, "depth": depth, "stored_parameters": depth**3 * 4e5, "learning_rate": 0.04 * factor,
+         "final_val_loss": 3 * np.exp(0.02 * np.log(factor / (depth / 8) ** drift / shift) ** 2)}
+        for family, drift, shift in (("vanilla", -2.4, 1.0), ("loop_2", 0.0, 40.0))
+        for depth in (8, 9, 10)
+        for factor in (0.25, 0.5, 1, 2, 4)
+    ]  # fmt: skip
+    payload, text = answer(
+        capsys, "vertex", write(tmp_path / "t.csv", rows), "--x", "learning_rate", "--center", "0.04"
+    )
+    vanilla, loop = payload["families"]["vanilla"], payload["families"]["loop_2"]
+    assert vanilla["drift"]["parameters"][1]["value"] == pytest.approx(-0.8, rel=1e-6)
+    assert vanilla["sensitivity"]["significant"]
+    assert vanilla["sensitivity"]["regret"] > 0
+    assert loop["mean"] is None
+    assert all(not sweep["bracketed"] and sweep["best_measured"] == 4 for sweep in loop["sweeps"].values())
+    assert "monotone" in text
+
+
+def test_recurrence(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    rows = [
+        {"family": "loop", "depth": depth, "passes": passes, "weight_decay": decay,
+         "training_flops": 1e16 * depth**2.5 * (passes + 2),
+         "final_val_loss": 3.6 - 0.02 * depth - 0.1 * np.log(passes) + 0.02 * np.log(passes) ** 2
+         + 0.05 * np.log(decay / (0.1 * depth)) ** 2}
+        for depth in (6, 8, 10, 12, 14)
+        for passes in (1, 2, 4, 8)
+        for decay in (0.4, 0.8, 0.8001, 1.6)
+        if decay != 0.8001 or (depth, passes) == (6, 1)
+    ]  # fmt: skip
+    payload, text = answer(capsys, "recurrence", write(tmp_path / "t.csv", rows), "--weight_decay", "0.8",
+                           "--plot", str(tmp_path / "r.svg"))  # fmt: skip
+    assert len(payload["cuts"]) == 5
+    assert payload["weight_decay"] == 0.8
+    assert set(payload["marginal_gain"]["8"]) == {"1", "2", "4", "8"}
+    pair = next(entry for entry in payload["strategy_multipliers"]
+                if entry["slow"].startswith("size, tuned") and entry["fast"].startswith("loops, fixed"))  # fmt: skip
+    assert pair["multiplier"] > 1
+    assert any(entry["bracketed"] for entry in payload["weight_decay_optima"])
+    assert "training FLOPs" in text
+
+
+def test_where_selects_by_text_and_number(evaluated: str, capsys: pytest.CaptureFixture[str]) -> None:
+    payload, _ = answer(capsys, "ladder", evaluated, "--where", "family=vanilla", "depth=6,8,10,12")
+    assert list(payload["families"]) == ["vanilla"]
+    assert len(payload["floor"]["observed"]) == 4
+
+
+def test_wrong_input_is_one_line(evaluated: str, tmp_path: Path) -> None:
+    for argv, message in (
+        (["ladder", evaluated, "--reference", "loop_2"], "reference = 'loop_2'"),
+        (["ladder", evaluated, "--where", "family=nobody"], "where = 'family=nobody': no run has family nobody"),
+        (["ladder", evaluated, "--plot", "figure.bmp"], "plot = 'figure.bmp'"),
+        (["ladder", str(tmp_path / "absent.csv")], "no such file"),
+        (["recurrence", evaluated], "passes"),
+        (["vertex", evaluated, "--x", "warmth"], "warmth"),
+        (["ladder", evaluated, "--loss", "best_val_loss"], "column = 'best_val_loss'"),
+        (["ladders"], "laws: argument SUBCOMMAND: invalid choice: 'ladders'"),
+        (["ladder", evaluated, "--c0", "many"], "laws ladder: argument --c0: invalid float value"),
+        (["ladder", evaluated, "--ref", "vanilla"], "unrecognized arguments"),
+    ):
+        with pytest.raises(InputError, match=message) as caught:
+            laws_main(argv)
+        assert "\n" not in str(caught.value)
+
+
+def test_laws_import_neither_torch_nor_matplotlib() -> None:
+    code = "import sys, looplit.scaling.laws.commands; print([m for m in ('torch', 'matplotlib') if m in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "[]\n"
