@@ -16,7 +16,7 @@ import looplit.callbacks
 import looplit.data
 import looplit.modules  # noqa: F401  imported so that their classes can be named without a path
 from looplit.callbacks import CheckpointOnSignal, RunReport
-from looplit.errors import InputError
+from looplit.errors import InputError, require
 
 RUNS_FOLDER = "runs"
 
@@ -70,6 +70,11 @@ class LoopLitCLI(LightningCLI):
 
     def _parse_ckpt_path(self) -> None:
         """The configuration decides, not the checkpoint's hyperparameters: nothing given is silently overwritten."""
+
+    def before_instantiate_classes(self) -> None:
+        path = self._get(self.config, "ckpt_path")
+        named = path is None or path in ("last", "best", "hpc", "registry") or "://" in str(path)
+        require(named or Path(path).exists(), "ckpt_path", str(path), "there is no such checkpoint")
 
     def instantiate_trainer(self, **kwargs: Any) -> Any:
         given = self._get(self.config_init, "trainer.callbacks") or []

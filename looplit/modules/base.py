@@ -206,14 +206,19 @@ class LoopedLM(L.LightningModule):
         self.meter.batch_started()
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
-        inputs_BT, targets_BT = _inputs_and_targets(batch)
+        inputs_BT, targets_BT = inputs_and_targets(batch)
         observe = self._observe_stages() if self._logs_this_step and not self._window else None
         loss = self.backbone(inputs_BT, targets_BT, observe=observe)
         self._window.append(loss.detach())
+        # Counted here and not at the batch's end: callbacks that save a checkpoint there run before the module.
+        tokens = inputs_BT.numel() * self.trainer.world_size
+        cost = flops_per_token(self.config, self.backbone.passes, inputs_BT.shape[1])
+        self.meter.batch_processed(tokens, tokens * cost)
         return loss
 
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
         losses, self._window = self._window, []
+        self.meter.step_ended()
         self._rescale_short_window(optimizer, len(losses))
         loss = torch.stack(losses).mean()
         gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
@@ -278,14 +283,6 @@ class LoopedLM(L.LightningModule):
 
         return observe
 
-    def on_train_batch_end(self, outputs: Any, batch: Batch, batch_idx: int) -> None:
-        inputs_BT, _ = _inputs_and_targets(batch)
-        tokens = inputs_BT.numel() * self.trainer.world_size
-        flops = tokens * flops_per_token(self.config, self.backbone.passes, inputs_BT.shape[1])
-        self.meter.batch_ended(tokens, flops)
-        if not self._window:
-            self.meter.step_ended()
-
     def on_validation_start(self) -> None:
         self.meter.pause()
 
@@ -302,12 +299,12 @@ class LoopedLM(L.LightningModule):
 
     def predict_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """Loss of every target in nats, (batch, tokens)."""
-        return self.backbone(*_inputs_and_targets(batch), reduction="none")
+        return self.backbone(*inputs_and_targets(batch), reduction="none")
 
     def _evaluate(self, split: str, batch: Batch) -> None:
         if split not in self._metrics:
             self._metrics[split] = TokenLoss(getattr(self.trainer.datamodule, "token_bytes", None)).to(self.device)  # type: ignore[attr-defined]
-        inputs_BT, targets_BT = _inputs_and_targets(batch)
+        inputs_BT, targets_BT = inputs_and_targets(batch)
         self._metrics[split].update(self.backbone(inputs_BT, targets_BT, reduction="none"), targets_BT)
 
     def on_validation_epoch_end(self) -> None:
@@ -337,7 +334,7 @@ class LoopedLM(L.LightningModule):
             self.meter.load_state_dict(checkpoint[METER_KEY])
 
 
-def _inputs_and_targets(batch: Batch) -> tuple[Tensor, Tensor]:
+def inputs_and_targets(batch: Batch) -> tuple[Tensor, Tensor]:
     """Splits windows (batch, tokens + 1) into inputs and shifted targets; a pair is taken as it is."""
     if isinstance(batch, Tensor):
         windows = batch.long()

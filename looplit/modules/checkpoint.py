@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +25,10 @@ def load(path: str | Path, map_location: str | torch.device = "cpu") -> LoopedLM
         InputError: No such file, not a checkpoint, or not one of LoopLit's.
     """
     require(Path(path).is_file(), "path", str(path), "there is no such checkpoint file")
+    require(zipfile.is_zipfile(path), "path", str(path), "not a readable checkpoint")
     try:
-        checkpoint: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
+        checkpoint: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    except (pickle.UnpicklingError, RuntimeError) as error:
         raise InputError(f"path = {str(path)!r}: not a readable checkpoint ({str(error).splitlines()[0]})") from error
     name = checkpoint.get(CLASS_KEY) if isinstance(checkpoint, dict) else None
     family = getattr(families, name, None) if isinstance(name, str) else None

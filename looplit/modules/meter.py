@@ -32,7 +32,7 @@ class RunMeter:
         if self._started is None and self._steps_here >= WARMUP_STEPS:
             self._started = time.perf_counter()
 
-    def batch_ended(self, tokens: int, flops: int) -> None:
+    def batch_processed(self, tokens: int, flops: int) -> None:
         """Adds one micro-batch on all devices."""
         self.tokens += tokens
         self.flops += flops

@@ -1,0 +1,1 @@
+"""Evaluation: token losses, logit lens, CORE."""

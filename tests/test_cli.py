@@ -1,0 +1,254 @@
+"""The command line as a user meets it: processes of its own, a tiny model on the embedded corpus."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+
+import looplit
+from looplit.__main__ import main
+from looplit.cli import one_line
+
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
+
+
+@pytest.fixture(scope="session")
+def corpora(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("corpora")
+
+
+@pytest.fixture
+def tiny(corpora: Path, root: Path) -> list[str]:
+    """The demo, shrunk to a second of training."""
+    settings = {
+        "model.init_args.width": "32", "model.init_args.heads": "1", "model.init_args.split": "[1,1,1]",
+        "model.init_args.context": "32", "data.init_args.context": "32", "data.init_args.batch_size": "4",
+        "data.init_args.val_tokens": "2000", "data.init_args.folder": str(corpora), "trainer.max_steps": "20",
+        "trainer.val_check_interval": "7", "trainer.log_every_n_steps": "5", "trainer.enable_progress_bar": "false",
+    }  # fmt: skip
+    options = [f"--{name}={value}" for name, value in settings.items()]
+    return ["--config", str(root / "configs" / "demo.yaml"), *options]
+
+
+def command(*args: str, cwd: Path, timeout: float = 240) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "looplit", *args],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        env=ENVIRONMENT,
+    )
+
+
+Refused = Callable[..., str]
+
+
+@pytest.fixture
+def refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Refused:
+    """Runs a command in this process, which must refuse it with exit code 2; gives the one line that it says."""
+
+    def run(*args: str) -> str:
+        monkeypatch.chdir(tmp_path)
+        try:
+            code = main(list(args))
+        except SystemExit as end:  # the parser's own way to stop
+            code = int(end.code or 0)
+        errors = capsys.readouterr().err.splitlines()
+        lines = [line for line in errors if line.startswith("looplit: error: ")]
+        assert code == 2
+        assert len(lines) == 1
+        return lines[0]
+
+    return run
+
+
+def run_folder(cwd: Path, version: int = 0) -> Path:
+    return cwd / "runs" / "demo" / f"version_{version}"
+
+
+def test_fit_leaves_everything_in_one_folder_and_a_second_run_spares_it(tmp_path: Path, tiny: list[str]) -> None:
+    first = command("fit", *tiny, cwd=tmp_path)
+    assert first.returncode == 0, first.stderr
+    assert "grew from 2 to 4 passes" in first.stderr + first.stdout
+    for words in ("executed depth", "validation loss at its end", "stored parameters", "FLOPs", "tensorboard --logdir"):
+        assert words in first.stdout
+    folder = run_folder(tmp_path)
+    names = {path.name for path in folder.iterdir()}
+    assert {"config.yaml", "result.json", "checkpoints"} <= names
+    assert any(name.startswith("events.out.tfevents") for name in names)
+
+    result = json.loads((folder / "result.json").read_text())
+    assert (result["steps"], result["growth_step"], result["passes"], result["executed_depth"]) == (
+        20,
+        14,
+        [2, 4],
+        [4, 6],
+    )
+    assert result["tokens"] == 20 * 4 * 32 == result["steps"] * result["batch_tokens"]
+    assert result["training_flops"] == 4 * 32 * sum(
+        steps * cost for steps, cost in zip((14, 6), result["flops_per_token"], strict=True)
+    )
+    assert [step for step, _, _ in result["validations"]] == [7, 14, 20]  # the last one falls on no interval
+    assert result["final_val_loss"] == result["validations"][-1][2] >= result["best_val_loss"]
+    assert (result["seed"], result["device_count"]) == (1, 1)
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+    # the saved configuration alone repeats the run, into a folder of its own
+    again = command("fit", "--config", str(folder / "config.yaml"), cwd=tmp_path)
+    assert again.returncode == 0, again.stderr
+    repeated = json.loads((tmp_path / "runs" / "demo" / "version_1" / "result.json").read_text())
+    assert repeated["final_val_loss"] == result["final_val_loss"]
+    assert before == {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+    checkpoint = folder / "checkpoints" / "last.ckpt"
+    torch.load(checkpoint, weights_only=True)
+    assert looplit.load(checkpoint).backbone.passes == 4
+    checked = command("validate", *tiny, "--ckpt_path", str(checkpoint), cwd=tmp_path)
+    assert checked.returncode == 0, checked.stderr
+    assert f"{result['final_val_loss']:.4f}"[:6] in checked.stdout
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_leaves_a_checkpoint_that_goes_on(tmp_path: Path, tiny: list[str], number: signal.Signals) -> None:
+    straight_folder, stopped_folder = tmp_path / "straight", tmp_path / "stopped"
+    straight_folder.mkdir()
+    stopped_folder.mkdir()
+    longer = ["--trainer.max_steps=300", "--trainer.val_check_interval=40", "--trainer.enable_progress_bar=true"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "looplit", "fit", *tiny, *longer], cwd=stopped_folder, env=ENVIRONMENT,
+        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        events = stopped_folder / "runs"
+        deadline = time.monotonic() + 120
+        while not list(events.rglob("last.ckpt")) and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.05)  # until the first validation is over
+        process.send_signal(number)
+        _, errors = process.communicate(timeout=120)
+    finally:
+        process.kill()
+    assert process.returncode == 128 + number
+    assert "Traceback" not in errors
+    last_line = errors.strip().splitlines()[-1]
+    assert f"stopped by {number.name} after step" in errors
+    saved = run_folder(stopped_folder) / "checkpoints" / "interrupted.ckpt"
+    assert saved.is_file()
+    step = torch.load(saved, weights_only=True)["global_step"]
+    assert 40 <= step < 300, last_line
+
+    resumed = command("fit", *tiny, *longer[:2], "--ckpt_path", str(saved), cwd=stopped_folder)
+    assert resumed.returncode == 0, resumed.stderr
+    straight = command("fit", *tiny, *longer[:2], cwd=straight_folder)
+    results = [
+        json.loads((folder / "result.json").read_text())
+        for folder in (run_folder(stopped_folder, 1), run_folder(straight_folder))
+    ]
+    assert straight.returncode == 0
+    assert results[0]["tokens"] == results[1]["tokens"]
+    assert results[0]["training_flops"] == results[1]["training_flops"]
+    assert results[0]["final_val_loss"] == results[1]["final_val_loss"]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--model.init_args.dept=3"], "looplit.UntiedGrow has no option 'dept'"),
+        (["--trainer.max_step=3"], "--trainer.max_step"),
+        (["--data.init_args.tokeniser=bytes"], "looplit.StandardLibraryText has no option 'tokeniser'"),
+        (["--model.init_args.depth=abc"], "depth: Expected a <class 'int'>. Got value: abc"),
+        (["--model.init_args.heads=3"], "heads = 3: must divide the width 32"),
+        (["--model.init_args.vocabulary=200"], "vocabulary = 200: the data holds token ids up to 256"),
+        (["--model.init_args.passes=5", "--model.init_args.stored_cores=4"], "passes = 5"),
+        (
+            ["--model.init_args.boundary=identity", "--model.init_args.coda_boundary=norm",
+             "--model.init_args.injection_scale=0.5"],
+            "injection_scale = 0.5: nothing is injected",
+        ),
+        (["--trainer.callbacks.init_args.passes=3"], "passes = 3"),
+        (["--trainer.callbacks.init_args.passes=8"], "passes = 8: the model stores 4 cores"),
+        (["--config=no_such_file.yaml"], "no_such_file.yaml"),
+        (["--model.init_args.steps=3"], "trainer.max_steps = 20: goes beyond the 3 planned steps"),
+        (["--ckpt_path=no_such.ckpt"], "ckpt_path = 'no_such.ckpt'"),
+    ],
+)  # fmt: skip
+def test_wrong_input_is_one_clear_line(refused: Refused, tiny: list[str], options: list[str], said: str) -> None:
+    assert said in refused("fit", *tiny, *options)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (
+            {"model": {"class_path": "UntiedGrow", "init_args": {"depth": 6, "learning_rat": 0.1}}},
+            "no option 'learning_rat'",
+        ),
+        (
+            {"model": {"class_path": "UntiedGro", "init_args": {"depth": 6}}},
+            "class_path = 'UntiedGro': there is no such class",
+        ),
+        ({"trainer": {"max_stesp": 3}}, "trainer.max_stesp"),
+    ],
+)
+def test_a_typo_in_a_file_is_one_clear_line(
+    refused: Refused, tmp_path: Path, changes: dict[str, object], said: str
+) -> None:
+    (tmp_path / "typo.yaml").write_text(yaml.safe_dump(changes))
+    assert said in refused("fit", "--config", "typo.yaml")
+
+
+def test_a_growth_step_outside_the_run_is_refused(refused: Refused, tmp_path: Path, tiny: list[str]) -> None:
+    growth = {"class_path": "ModelGrowth", "init_args": {"passes": 4, "step": 20, "fraction": None}}
+    (tmp_path / "late.yaml").write_text(yaml.safe_dump({"trainer": {"callbacks": [growth]}}))
+    said = refused("fit", *tiny, "--config", "late.yaml")
+    assert "step = 20: growth must fall inside the run of 20 steps" in said
+
+
+def test_a_number_in_scientific_notation_is_a_number(tmp_path: Path, tiny: list[str]) -> None:
+    (tmp_path / "rate.yaml").write_text("model:\n  init_args:\n    learning_rate: 3e-4\n")
+    done = command("fit", *tiny, "--config", "rate.yaml", "--print_config", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert yaml.safe_load(done.stdout)["model"]["init_args"]["learning_rate"] == 0.0003
+
+
+def test_light_commands_load_neither_torch_nor_lightning(tmp_path: Path) -> None:
+    for args in (["--version"], ["--help"], [], ["recipe", "untied_grow", "26"]):
+        code = f"import sys; from looplit.__main__ import main; main({args!r}); print(*sys.modules, file=sys.stderr)"
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, timeout=60)
+        assert done.returncode == 0, done.stderr
+        assert not {"torch", "lightning", "jsonargparse"} & set(done.stderr.split())
+
+
+def test_an_unknown_command_is_refused(refused: Refused) -> None:
+    assert "fitt" in refused("fitt")
+
+
+def test_a_refusal_ends_the_process_with_code_2_and_no_traceback(tmp_path: Path, tiny: list[str]) -> None:
+    done = command("fit", *tiny, "--model.init_args.heads=3", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "heads = 3" in done.stderr.splitlines()[-1]
+    assert "Traceback" not in done.stderr
+
+
+def test_one_line_keeps_the_innermost_reason() -> None:
+    message = """Parser key "model":
+  Does not validate against any of the Union subtypes
+  Subtypes: [<class 'X'>, <class 'NoneType'>]
+  Errors:
+    - Problem with given class_path 'looplit.Loop':
+        Parser key "depth":
+          Expected a <class 'int'>. Got value: abc
+    - Expected a <class 'NoneType'>
+  Given value type: <class 'str'>
+  Given value: abc"""
+    assert one_line(message).endswith("depth: Expected a <class 'int'>. Got value: abc")
