@@ -1,4 +1,4 @@
-"""What a finished run leaves behind: `result.json` and a table on screen."""
+"""What a run says of itself: two lines at its start; `result.json` and a table at its end."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _REPORTED_VERSIONS = ("looplit", "torch", "lightning", "litdata")
 
 
 class RunReport(Callback):
-    """Writes `result.json` into the run's folder and prints a short table when training ends.
+    """Says what the run will do, and when it ends writes `result.json` into its folder and prints a short table.
 
     A run whose last step is not one of its validation steps is validated once more, so that the final validation loss
     is that of the final weights. Only for LoopLit's own modules; others train without a report.
@@ -46,6 +46,11 @@ class RunReport(Callback):
     def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._started = time.perf_counter()
         self._finished = False
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        if isinstance(pl_module, LoopedLM) and trainer.is_global_zero:
+            print(self.opening(planned_run(trainer, pl_module).to_dict()))
+            print(f"run: {_folder(trainer)}")
 
     def on_train_batch_end(self, trainer: L.Trainer, pl_module: L.LightningModule, *_: Any) -> None:
         if 0 < trainer.max_steps <= trainer.global_step:
@@ -84,7 +89,7 @@ class RunReport(Callback):
     @rank_zero_only
     def _write(self, trainer: L.Trainer, pl_module: LoopedLM) -> None:
         result = self.result(trainer, pl_module)
-        folder = Path(trainer.log_dir or trainer.default_root_dir)
+        folder = _folder(trainer)
         folder.mkdir(parents=True, exist_ok=True)
         (folder / self.filename).write_text(json.dumps(result, indent=2) + "\n")
         print(f"\n{self.table(result)}\n\nrun: {folder}\nTensorBoard: tensorboard --logdir {folder.parent}")
@@ -92,7 +97,7 @@ class RunReport(Callback):
     def result(self, trainer: L.Trainer, pl_module: LoopedLM) -> dict[str, Any]:
         """The content of `result.json`; keys that do not apply are absent."""
         losses = [loss for _, _, loss in self.validations]
-        folder = Path(trainer.log_dir or trainer.default_root_dir)
+        folder = _folder(trainer)
         checkpoints = [
             getattr(c, "last_model_path", "") or getattr(c, "best_model_path", "") for c in trainer.checkpoint_callbacks
         ]
@@ -118,7 +123,20 @@ class RunReport(Callback):
             "config_path": str(folder / "config.yaml") if (folder / "config.yaml").exists() else None,
             "checkpoint_path": next((path for path in checkpoints if path), None),
         }
+        for callback in trainer.callbacks:  # type: ignore[attr-defined]
+            answer |= getattr(callback, "run_results", {})
         return {name: value for name, value in answer.items() if value is not None}
+
+    @staticmethod
+    def opening(planned: dict[str, Any]) -> str:
+        """The line at the start of a run."""
+        depths = " → ".join(str(depth) for depth in planned["executed_depth"])
+        growth = f", growth at step {planned['growth_step']}" if "growth_step" in planned else ""
+        return (
+            f"{planned['family']}: {planned['stored_parameters']:,} parameters stored, "
+            f"{planned['initial_parameters']:,} active at the start; executed depth {depths}; "
+            f"{planned['steps']:,} steps of {planned['batch_tokens']:,} tokens{growth}"
+        )
 
     @staticmethod
     def table(result: dict[str, Any]) -> str:
@@ -143,17 +161,22 @@ class RunReport(Callback):
         return "\n".join(lines)
 
 
+def _folder(trainer: L.Trainer) -> Path:
+    return Path(trainer.log_dir or trainer.default_root_dir)
+
+
 def planned_run(trainer: L.Trainer, pl_module: LoopedLM) -> Run:
     """The run that a Trainer is set to make of a module, in plain numbers."""
     callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
     growths = tuple(growth for callback in callbacks for growth in getattr(callback, "growth_events", ()))
+    drawn = (callback.random_passes for callback in callbacks if hasattr(callback, "random_passes"))
     config = pl_module.config
     return Run(
         family=pl_module.family.name,
         depth=pl_module.hparams["depth"],
         backbone=config,
         hyperparameters=pl_module.hyperparameters,
-        recurrence=Recurrence(config.passes, growths),
+        recurrence=Recurrence(config.passes, growths, next(drawn, None)),
         steps=pl_module.planned_steps,
         batch_tokens=_batch_tokens(trainer, pl_module),
         optimizer=pl_module.hparams["optimizer"],
@@ -161,10 +184,11 @@ def planned_run(trainer: L.Trainer, pl_module: LoopedLM) -> Run:
 
 
 def _batch_tokens(trainer: L.Trainer, pl_module: LoopedLM) -> int:
-    """Tokens per optimizer step: those of the data module's micro-batches, else the mean of what was processed."""
-    batch_size, context = (getattr(trainer.datamodule, name, None) for name in ("batch_size", "context"))  # type: ignore[attr-defined]
-    if batch_size is None or context is None:
-        return round(pl_module.meter.tokens / max(1, trainer.global_step))
+    """Tokens per optimizer step: the mean of what was processed, before the first step what the loader promises."""
+    if pl_module.meter.tokens and trainer.global_step:
+        return round(pl_module.meter.tokens / trainer.global_step)
+    batch_size = getattr(trainer.train_dataloader, "batch_size", None) or 0
+    context = getattr(trainer.datamodule, "context", pl_module.config.context)  # type: ignore[attr-defined]
     return batch_size * context * trainer.accumulate_grad_batches * trainer.world_size
 
 

@@ -110,7 +110,7 @@ def run(args: list[str]) -> None:
             auto_configure_optimizers=False,
             load_from_checkpoint_support=False,
             seed_everything_default=1,
-            trainer_defaults={"logger": logger},
+            trainer_defaults={"logger": logger, "enable_model_summary": False},  # RunReport says more
             args=args,
         )
     except ValueError as error:

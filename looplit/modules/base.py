@@ -133,7 +133,7 @@ class LoopedLM(L.LightningModule):
         steps, trainer_steps = self.hparams["steps"], self.trainer.estimated_stepping_batches
         if steps is not None:
             require(
-                self.trainer.max_steps <= steps, "trainer.max_steps", self.trainer.max_steps,
+                trainer_steps <= steps, "trainer.max_steps", trainer_steps,
                 f"goes beyond the {steps} planned steps of the model, after which the learning rate is zero",
             )  # fmt: skip
             return cast(int, steps)
@@ -148,6 +148,7 @@ class LoopedLM(L.LightningModule):
     # --- set-up
 
     def setup(self, stage: str) -> None:
+        self._check_data()
         if self.hparams["compile"] and stage == "fit":
             for block in self.backbone.blocks():
                 block.compile()
@@ -183,7 +184,6 @@ class LoopedLM(L.LightningModule):
             raise InputError(
                 f"callbacks: {type(self).__name__} trains with growth; add looplit.callbacks.ModelGrowth() to them"
             )
-        self._check_data()
 
     def _check_data(self) -> None:
         data = self.trainer.datamodule  # type: ignore[attr-defined]
