@@ -2,7 +2,7 @@
 
 e = P(embed(s)),  h_k = R_θk(φ(h_{k-1}, e)) for k = 1..K,  y = C(ρ(h_K, e))
 
-Shape suffixes: B batch, T tokens, D width, V vocabulary.
+Shape suffixes: B batch, T tokens, D width, V vocabulary; 1 broadcasts.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ class Site(NamedTuple):
 
 
 Observer = Callable[[Site, Tensor], None]
+Sight = tuple[Tensor, Tensor] | tuple[Tensor, Tensor, Tensor]  # cosines, sines, and a mask unless causal
 
 
 class Backbone(nn.Module):
@@ -139,6 +140,8 @@ class Backbone(nn.Module):
         *,
         reduction: Reduction = "mean",
         observe: Observer | None = None,
+        branches_BT: Tensor | None = None,
+        readout: Callable[[Tensor], Tensor] | None = None,
     ) -> Tensor:
         """Logits of the next token, or the loss where targets are given.
 
@@ -147,6 +150,10 @@ class Backbone(nn.Module):
             targets_BT: Ids of the tokens that follow, same shape; -100 does not count.
             reduction: Of the loss: "mean" over the targets that count, "sum", or "none".
             observe: Called with (site, state (B, T, D)) at what every stage reads and after every executed block.
+            branches_BT: Branch of every token, for several continuations of one beginning in a row: 0 marks the
+                beginning, which all positive branches continue; negative ones (padding) see themselves alone. Each
+                branch gets what it would get in a row of its own.
+            readout: Called with the normalised final state (B, T, D) in place of the decoding; its answer is returned.
 
         Returns:
             Logits (B, T, vocabulary) in fp32; or with targets the loss in nats per token, a scalar or (B, T).
@@ -154,7 +161,9 @@ class Backbone(nn.Module):
         Raises:
             InputError: More tokens than the context.
         """
-        y_BTD = rms_norm(self._residual_stream(tokens_BT, observe))
+        y_BTD = rms_norm(self._residual_stream(tokens_BT, observe, branches_BT))
+        if readout is not None:
+            return readout(y_BTD)
         if targets_BT is None:
             return self.decode_normed(y_BTD)
         loss = linear_cross_entropy(
@@ -175,16 +184,29 @@ class Backbone(nn.Module):
         """Logits of a state that is normalised already."""
         return scaled_logits(normed_BTD, self.head.weight, self.config.vocabulary, self.config.output_multiplier)
 
-    def _residual_stream(self, tokens_BT: Tensor, observe: Observer | None) -> Tensor:
-        T = tokens_BT.shape[1]
-        require(self.config.context >= T, "tokens", T, f"the model's context is {self.config.context}")
-        rotary = self.rotary_cos[:T], self.rotary_sin[:T]
+    def _residual_stream(
+        self, tokens_BT: Tensor, observe: Observer | None, branches_BT: Tensor | None = None
+    ) -> Tensor:
+        sight = self._sight(tokens_BT.shape[1]) if branches_BT is None else self._sight_of_branches(branches_BT)
         x_BTD = rms_norm(self.embedding(tokens_BT.long()))
-        e_BTD = h_BTD = _run(self.prelude, x_BTD, rotary, observe, "prelude", 0)
+        e_BTD = h_BTD = _run(self.prelude, x_BTD, sight, observe, "prelude", 0)
+        untrained = self.passes - (self.config.trained_passes or self.passes)
         for k in range(self.passes):
-            h_BTD = self.boundary(h_BTD, e_BTD) if k else self.boundary.first(e_BTD)
-            h_BTD = _run(self.cores[0 if self.tied else k], h_BTD, rotary, observe, "core", k + 1)
-        return _run(self.coda, self.coda_boundary(h_BTD, e_BTD), rotary, observe, "coda", 0)
+            with torch.set_grad_enabled(torch.is_grad_enabled() and k >= untrained):
+                h_BTD = self.boundary(h_BTD, e_BTD) if k else self.boundary.first(e_BTD)
+                h_BTD = _run(self.cores[0 if self.tied else k], h_BTD, sight, observe, "core", k + 1)
+        return _run(self.coda, self.coda_boundary(h_BTD, e_BTD), sight, observe, "coda", 0)
+
+    def _sight(self, T: int) -> Sight:
+        require(self.config.context >= T, "tokens", T, f"the model's context is {self.config.context}")
+        return self.rotary_cos[:T], self.rotary_sin[:T]
+
+    def _sight_of_branches(self, branches_BT: Tensor) -> Sight:
+        """A token sees itself and, before it, its own branch and the beginning; its position counts what it sees."""
+        query_BT1, key_B1T = branches_BT[:, :, None], branches_BT[:, None, :]
+        mask_BTT = ((key_B1T == query_BT1) | ((key_B1T == 0) & (query_BT1 > 0))).tril()
+        positions_BT = mask_BTT.sum(-1) - 1
+        return self.rotary_cos[positions_BT], self.rotary_sin[positions_BT], mask_BTT[:, None]
 
 
 def _stage(config: BackboneConfig, n_blocks: int) -> nn.ModuleList:
@@ -194,7 +216,7 @@ def _stage(config: BackboneConfig, n_blocks: int) -> nn.ModuleList:
 def _run(
     blocks: nn.Module,
     x_BTD: Tensor,
-    rotary: tuple[Tensor, Tensor],
+    sight: Sight,
     observe: Observer | None,
     stage: Literal["prelude", "core", "coda"],
     pass_: int,
@@ -202,7 +224,7 @@ def _run(
     if observe is not None:
         observe(Site(stage, pass_, 0), x_BTD)
     for b, block in enumerate(blocks.children(), start=1):
-        x_BTD = block(x_BTD, *rotary)
+        x_BTD = block(x_BTD, *sight)
         if observe is not None:
             observe(Site(stage, pass_, b), x_BTD)
     return x_BTD

@@ -37,12 +37,15 @@ def rotary_tables(head_dim: int, context: int, device: torch.device | None = Non
 def rotate(x_BTHC: Tensor, cos_TC: Tensor, sin_TC: Tensor) -> Tensor:
     """Rotates dimension i against i + C/2 by minus the position's angle, as the released checkpoints do."""
     first, second = x_BTHC.chunk(2, dim=-1)
-    cos, sin = cos_TC[:, None, :], sin_TC[:, None, :]
+    cos, sin = cos_TC[..., None, :], sin_TC[..., None, :]
     return torch.cat((first * cos + second * sin, second * cos - first * sin), dim=-1)
 
 
 class Attention(nn.Module):
-    """Causal self-attention; q and k are normalised after the rotary embedding, softmax scale C^-0.5."""
+    """Causal self-attention; q and k are normalised after the rotary embedding, softmax scale C^-0.5.
+
+    A mask (batch, 1, T, T), true where a token sees another, takes the place of the causal rule.
+    """
 
     def __init__(self, config: BackboneConfig) -> None:
         super().__init__()
@@ -52,13 +55,15 @@ class Attention(nn.Module):
         self.v = nn.Linear(config.width, config.width, bias=False)
         self.out = nn.Linear(config.width, config.width, bias=False)
 
-    def forward(self, x_BTD: Tensor, cos_TC: Tensor, sin_TC: Tensor) -> Tensor:
+    def forward(self, x_BTD: Tensor, cos_TC: Tensor, sin_TC: Tensor, mask_B1TT: Tensor | None = None) -> Tensor:
         B, T, D = x_BTD.shape
         q, k, v = (project(x_BTD).view(B, T, self.heads, -1) for project in (self.q, self.k, self.v))
         q = rms_norm(rotate(q, cos_TC, sin_TC)).to(v.dtype)
         k = rms_norm(rotate(k, cos_TC, sin_TC)).to(v.dtype)
         q_BHTC, k_BHTC, v_BHTC = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
-        y_BHTC = F.scaled_dot_product_attention(q_BHTC, k_BHTC, v_BHTC, is_causal=True)
+        y_BHTC = F.scaled_dot_product_attention(
+            q_BHTC, k_BHTC, v_BHTC, attn_mask=mask_B1TT, is_causal=mask_B1TT is None
+        )
         return self.out(y_BHTC.transpose(1, 2).reshape(B, T, D))
 
 
@@ -87,8 +92,8 @@ class Block(nn.Module):
         self.mlp = MLP(config)
         self.residual_multiplier = config.residual_multiplier
 
-    def forward(self, x_BTD: Tensor, cos_TC: Tensor, sin_TC: Tensor) -> Tensor:
+    def forward(self, x_BTD: Tensor, cos_TC: Tensor, sin_TC: Tensor, mask_B1TT: Tensor | None = None) -> Tensor:
         dtype = compute_dtype(self.mlp.gate.weight)
-        attended = self.attention(rms_norm(x_BTD).to(dtype), cos_TC, sin_TC)
+        attended = self.attention(rms_norm(x_BTD).to(dtype), cos_TC, sin_TC, mask_B1TT)
         x_BTD = torch.add(x_BTD, attended, alpha=self.residual_multiplier)
         return torch.add(x_BTD, self.mlp(rms_norm(x_BTD).to(dtype)), alpha=self.residual_multiplier)

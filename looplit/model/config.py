@@ -63,6 +63,8 @@ class BackboneConfig:
         boundary: φ, applied to the state before each pass.
         coda_boundary: ρ, applied to the state before the coda.
         injection_scale: α of BO(h, e) = RMSNorm(h) + α·e. Only where a boundary injects; then 1 by default.
+        trained_passes: B of truncated backpropagation (truncation study): the gradient goes through the last B passes
+            only, the first run without a graph. All passes by default; at most the initial K.
         initial_state: "zero" is the paper's h_0 = 0, so that under an injecting φ the first pass reads α·e;
             "prelude" is the released checkpoints' first pass, which reads e. They differ only if α ≠ 1.
         residual_multiplier: RM, scales what each branch adds to the residual stream.
@@ -84,6 +86,7 @@ class BackboneConfig:
     passes: int = 1
     tied: bool = True
     stored_cores: int | None = None
+    trained_passes: int | None = None
     boundary: Boundary = "norm_inject"
     coda_boundary: Boundary = "norm_inject"
     injection_scale: float | None = None
@@ -114,6 +117,11 @@ class BackboneConfig:
         for name in ("residual_multiplier", "output_multiplier", "embedding_std", "uniform_init_scale"):
             value = getattr(self, name)
             require(math.isfinite(value) and value >= 0, name, value, "must be a finite number, at least 0")
+        trained = self.trained_passes
+        require(
+            trained is None or 1 <= trained <= self.passes, "trained_passes", trained,
+            f"the gradient goes through 1 to all {self.passes} passes",
+        )  # fmt: skip
         self._settle_cores()
         self._settle_injection()
 

@@ -42,6 +42,7 @@ class LoopedLM(L.LightningModule):
         vocabulary: Token ids of the tokenizer.
         context: Tokens per window.
         passes: K at the start of training. K = 1 takes Operator-1's hyperparameters where the family has operators.
+        trained_passes: B of truncated backpropagation: gradient through the last B passes only. Default all.
         stored_cores: Cores kept in memory (untied families): leave room for growth.
         boundary: φ, before each pass.
         coda_boundary: ρ, before the coda.
@@ -80,6 +81,7 @@ class LoopedLM(L.LightningModule):
         vocabulary: int = 50257,
         context: int = 2048,
         passes: int | None = None,
+        trained_passes: int | None = None,
         stored_cores: int | None = None,
         boundary: Boundary | None = None,
         coda_boundary: Boundary | None = None,

@@ -80,7 +80,7 @@ def flops_per_token(
     Args:
         passes: K, or T under truncation; default the initial K.
         context: Tokens per sequence; default the longest.
-        gradient_passes: B, the last passes that the gradient goes through; default all.
+        gradient_passes: B, the last passes that the gradient goes through; default the config's `trained_passes`.
         attention: Per trained block and token, "causal" counts 6·width·(context + 1), a query attending to
             (context + 1)/2 keys on average (growth study); "full" counts 12·width·context (truncation study).
 
@@ -92,7 +92,7 @@ def flops_per_token(
     require(attention in get_args(Attention), "attention", attention, "must be causal or full")
     passes = config.passes if passes is None else passes
     context = config.context if context is None else context
-    trained = passes if gradient_passes is None else gradient_passes
+    trained = min(passes, config.trained_passes or passes) if gradient_passes is None else gradient_passes
     require(0 <= trained <= passes, "gradient_passes", trained, f"must be from 0 to the {passes} passes that run")
     forward_only = (passes - trained) * config.core
     backward_too = config.executed_depth(passes) - forward_only
@@ -120,7 +120,7 @@ def training_flops(
     """
     total = 0
     for passes, steps in phases:
-        trained = passes if gradient_passes is None else min(gradient_passes, passes)
+        trained = None if gradient_passes is None else min(gradient_passes, passes)
         total += steps * flops_per_token(config, passes, gradient_passes=trained, attention=attention)
     return total * batch_tokens
 

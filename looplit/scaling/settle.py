@@ -24,7 +24,8 @@ CLASSES = {
     "UntiedGrow": "untied_grow",
 }
 SHAPE = (
-    "width", "heads", "passes", "stored_cores", "boundary", "coda_boundary", "initial_state", "vocabulary", "context"
+    "width", "heads", "passes", "trained_passes", "stored_cores", "boundary", "coda_boundary", "initial_state",
+    "vocabulary", "context",
 )  # fmt: skip
 TUNED = tuple(field.name for field in fields(Hyperparameters))
 OTHER = ("depth", "split", "optimizer", "steps", "compile", "seed")

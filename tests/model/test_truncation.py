@@ -1,0 +1,100 @@
+"""Truncated backpropagation through the passes (truncation study, (T, B))."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from looplit.errors import InputError
+from looplit.model.backbone import Backbone, Site
+from looplit.model.config import BackboneConfig
+from looplit.scaling.accounting import flops_per_token, loop_cost
+
+TOKENS = torch.randint(0, 61, (2, 16), generator=torch.Generator().manual_seed(1))
+
+
+def build(passes: int, trained: int | None, boundary: str = "norm_inject") -> Backbone:
+    """Every matrix random, in float64: where matrices start at zero, full and truncated gradients are the same."""
+    config = BackboneConfig(
+        width=32, heads=2, prelude=1, core=1, coda=1, vocabulary=61, context=16, passes=passes, trained_passes=trained,
+        boundary=boundary,  # type: ignore[arg-type]
+    )  # fmt: skip
+    model = Backbone(config)
+    generator = torch.Generator().manual_seed(7)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=generator) * parameter.shape[-1] ** -0.5)
+    return model.double()
+
+
+def gradients(model: Backbone) -> dict[str, Tensor]:
+    model(TOKENS, TOKENS).backward()
+    return {name: parameter.grad for name, parameter in model.named_parameters() if parameter.grad is not None}
+
+
+def test_all_passes_trained_is_full_backpropagation() -> None:
+    full, all_trained = gradients(build(4, None)), gradients(build(4, 4))
+    assert all(torch.equal(full[name], value) for name, value in all_trained.items())
+
+
+@pytest.mark.parametrize("trained", [1, 2, 3])
+@pytest.mark.parametrize("boundary", ["norm_inject", "identity"])
+def test_the_gradient_is_that_of_a_start_from_the_detached_state(trained: int, boundary: str) -> None:
+    """The slow way: run the first passes by hand, detach the state, and let autograd see the rest."""
+    model = build(4, trained, boundary)
+    truncated = gradients(model)
+    loss = model(TOKENS, TOKENS)
+
+    by_hand = build(4, None, boundary)
+    rotary = by_hand.rotary_cos[:16], by_hand.rotary_sin[:16]
+    e: dict[Site, Tensor] = {}
+    by_hand(TOKENS, observe=e.__setitem__)  # for the prelude's output, with its graph
+    prelude_output = e[Site("prelude", 0, 1)]
+    h = by_hand.boundary.first(prelude_output)
+    for k in range(4):
+        if k:
+            h = by_hand.boundary(h, prelude_output)
+        if k < 4 - trained:
+            h = by_hand.cores[0][0](h, *rotary).detach()
+        else:
+            h = by_hand.cores[0][0](h, *rotary)
+    y = by_hand.coda[0](by_hand.coda_boundary(h, prelude_output), *rotary)
+    slow = torch.nn.functional.cross_entropy(by_hand.decode(y).flatten(0, 1), TOKENS.flatten())
+    slow.backward()
+    torch.testing.assert_close(loss, slow)
+    full = gradients(build(4, None, boundary))
+    for name, parameter in by_hand.named_parameters():
+        torch.testing.assert_close(truncated[name], parameter.grad, rtol=1e-9, atol=1e-12)
+    assert not torch.allclose(truncated["cores.0.0.mlp.up.weight"], full["cores.0.0.mlp.up.weight"])
+
+
+def test_untrained_passes_leave_no_graph() -> None:
+    states: dict[Site, Tensor] = {}
+    build(4, 1)(TOKENS, TOKENS, observe=states.__setitem__)
+    assert [states[Site("core", k, 1)].requires_grad for k in (1, 2, 3, 4)] == [False, False, False, True]
+
+
+def test_growing_passes_keep_the_trained_ones() -> None:
+    model = build(2, 2)
+    model.set_passes(4)
+    states: dict[Site, Tensor] = {}
+    model(TOKENS, TOKENS, observe=states.__setitem__)
+    assert [states[Site("core", k, 1)].requires_grad for k in (1, 2, 3, 4)] == [False, False, True, True]
+    model.set_passes(1)  # fewer passes than trained ones: all of them are trained
+    model(TOKENS, TOKENS).backward()
+    assert all(parameter.grad is not None for parameter in model.parameters())
+
+
+@pytest.mark.parametrize("trained", [0, 3])
+def test_other_numbers_are_refused(trained: int) -> None:
+    with pytest.raises(InputError, match=f"trained_passes = {trained}: .* 1 to all 2 passes"):
+        build(2, trained)
+
+
+def test_flops_follow_the_cost_of_the_law() -> None:
+    """A core pass costs T + 2B forward units: what truncation saves is 2 units for each pass without gradient."""
+    full, truncated = build(8, None).config, build(8, 2).config
+    saved = flops_per_token(full) - flops_per_token(truncated)
+    unit = (flops_per_token(full, 2) - flops_per_token(full, 1)) / 3
+    assert saved == unit * (loop_cost(8, 8) - loop_cost(8, 2))
