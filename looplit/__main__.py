@@ -17,6 +17,7 @@ plan (answered at once; no model is built)
 
 measure
   laws       scaling laws from finished runs: laws ladder|vertex|forecast|recurrence|residuals
+  loops      truncate or not: what (T, B) is worth, e.g. loops --T 8 --B 2; loops optimum|frontier|fit
 
 train and evaluate (each with --help; --print_config shows every setting)
   fit        train, e.g. fit --config configs/demo.yaml
@@ -34,6 +35,7 @@ LIGHT = {
     "recipe": ("looplit.scaling.commands", "recipe_main"),
     "plan": ("looplit.scaling.commands", "plan_main"),
     "laws": ("looplit.scaling.laws.commands", "laws_main"),
+    "loops": ("looplit.scaling.loops.commands", "loops_main"),
 }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import yaml
@@ -116,7 +118,15 @@ def test_fit_leaves_everything_in_one_folder_and_a_second_run_spares_it(tmp_path
     assert looplit.load(checkpoint).backbone.passes == 4
     checked = command("validate", *tiny, "--ckpt_path", str(checkpoint), cwd=tmp_path)
     assert checked.returncode == 0, checked.stderr
-    assert f"{result['final_val_loss']:.4f}"[:6] in checked.stdout
+    said = re.search(r"loss/val\s+(\d+\.\d+)", checked.stdout)
+    assert said
+    assert float(said.group(1)) == pytest.approx(result["final_val_loss"], rel=1e-6)
+
+    predicted = command("predict", *tiny, "--ckpt_path", str(checkpoint), cwd=tmp_path)
+    assert predicted.returncode == 0, predicted.stderr
+    losses = np.load(run_folder(tmp_path, 3) / "token_losses.npy")
+    assert losses.shape[1] == 32
+    assert losses.mean() == pytest.approx(result["final_val_loss"], rel=1e-5)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

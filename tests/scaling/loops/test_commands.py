@@ -1,0 +1,166 @@
+"""`loops` from the command line, as a table, as JSON and as a figure."""
+
+from __future__ import annotations
+
+import csv
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from looplit.errors import InputError
+from looplit.scaling.loops import NREC, PUBLISHED, STUDY_SETTINGS
+from looplit.scaling.loops.commands import loops_main, quantity
+from looplit.scaling.loops.runs import LoopRun
+
+KEYS = {"T", "B", "g", "effective_ratio", "units", "compute_per_token", "compute_per_effective"}
+
+
+def answer(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[dict[str, Any], str]:
+    """JSON and table of one command."""
+    assert loops_main([*argv, "--json"]) == 0
+    payload = json.loads(capsys.readouterr().out)
+    assert loops_main(argv) == 0
+    return payload, capsys.readouterr().out
+
+
+@pytest.fixture
+def table(make_runs: Callable[..., list[LoopRun]], tmp_path: Path) -> str:
+    """The study's grid with 0.05 % noise as a CSV table."""
+    path = tmp_path / "runs.csv"
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["nonembedding_parameters", "recurrent_parameters", "tokens", "passes", "trained_passes",
+                         "final_val_loss"])  # fmt: skip
+        for run in make_runs(5e-4):
+            writer.writerow([run.size, run.nrec * run.size, run.tokens, *run.setting, run.loss])
+    return str(path)
+
+
+def test_worth(capsys: pytest.CaptureFixture[str]) -> None:
+    payload, text = answer(capsys, "--T", "8", "--B", "2")
+    assert set(payload) == KEYS | {"best_B", "full_bptt_alternative"}
+    assert set(payload["full_bptt_alternative"]) == KEYS
+    assert (payload["T"], payload["B"], payload["units"], payload["best_B"]) == (8, 2, 12, 2)
+    full = payload["full_bptt_alternative"]
+    assert (full["T"], full["B"], full["units"]) == (4, 4, 12)
+    assert full["compute_per_token"] == payload["compute_per_token"] == pytest.approx(2.521)
+    assert full["effective_ratio"] == pytest.approx(1.762, abs=5e-4)
+    assert payload["g"] == pytest.approx(float(PUBLISHED.g(8, 2)))
+    assert "B = 2 is best at equal loss" in text
+    assert "(4, 4) costs 12 units" in text
+    other, text = answer(capsys, "--T", "8", "--B", "8", "--nrec", "0.6")
+    assert other["compute_per_token"] == pytest.approx(0.4 + 8 * 0.6)
+    assert "N_rec/N = 0.6" in text
+    assert "every pass is trained already" in text
+
+
+def test_worth_is_answered_without_scipy_or_torch() -> None:
+    code = ("import sys; from looplit.scaling.loops.commands import loops_main; loops_main(['--T', '8', '--B', '2']); "
+            "sys.exit(bool({'torch', 'scipy', 'matplotlib'} & set(sys.modules)))")  # fmt: skip
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode == 0
+
+
+def test_optimum_at_size(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    figure = tmp_path / "size.svg"
+    payload, text = answer(capsys, "optimum", "--n", "240M", "--compute", "1e20", "--plot", str(figure))
+    assert payload["given"] == {"n": 2.4e8, "compute": 1e20, "nrec": NREC}
+    assert (payload["best"]["T"], payload["best"]["B"]) == (3, 3)
+    assert 2 < payload["continuous"]["T"] < 3
+    assert payload["exponents"]["asymptotic"] == pytest.approx({"passes": 0.238, "tokens": 0.762}, abs=5e-4)
+    assert payload["exponents"]["local"]["passes"] == pytest.approx(0.22, abs=5e-3)
+    assert [entry["passes"] for entry in payload["switch_points"]] == [2, 4]
+    assert "from 7.69e+18 FLOPs 2 passes are better than 1" in text
+    assert figure.read_text().startswith("<?xml")
+    bare, _ = answer(capsys, "optimum", "--n", "240M")
+    assert bare["switch_points"] == payload["switch_points"]
+    assert "best" not in bare
+    early, _ = answer(capsys, "optimum", "--n", "240M", "--compute", "1e18")
+    assert early["exponents"]["local"] is None
+    assert early["best"]["T"] == 1
+    prescribed, _ = answer(capsys, "optimum", "--n", "240M", "--compute", "1e20", "--T", "8")
+    assert prescribed["best"]["T"] == 8
+    assert prescribed["best"]["loss"] > payload["best"]["loss"]
+
+
+def test_optimum_otherwise(capsys: pytest.CaptureFixture[str]) -> None:
+    free, text = answer(capsys, "optimum", "--compute", "2.1e19")
+    assert (free["best"]["T"], free["best_looped"]["T"], free["best_looped"]["B"]) == (1, 2, 2)
+    assert "1.031" in text
+    prescribed, _ = answer(capsys, "optimum", "--T", "8")
+    assert prescribed["best"]["B"] == 2
+    loop, text = answer(capsys, "optimum", "--units", "12")
+    assert (loop["best"]["T"], loop["best"]["B"]) == (4, 4)
+    assert loop["continuous"] == {"T": 4, "B": 4}
+    assert "train every pass" in text
+
+
+def test_frontier(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    payload, text = answer(capsys, "frontier", "--plot", str(tmp_path / "frontier.svg"))
+    assert len(payload["settings"]) == len(STUDY_SETTINGS)
+    two = next(entry for entry in payload["settings"] if (entry["T"], entry["B"]) == (2, 2))
+    assert two["parameters_saved"] == pytest.approx(0.316, abs=5e-4)
+    assert "31.6%" in text
+    assert (tmp_path / "frontier.svg").exists()
+
+
+def test_fit(table: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    figure, saved = tmp_path / "fit.svg", tmp_path / "fit.json"
+    payload, text = answer(capsys, "fit", table, "--bootstrap", "5", "--budget", "2e19", "--save", str(saved),
+                           "--plot", str(figure))  # fmt: skip
+    assert payload["full_bptt_favoured"]
+    assert {passes: entry["best_B"] for passes, entry in payload["fixed_passes"].items()} == {"4": 2, "8": 2, "16": 2}
+    for entry in payload["runwise_g"]:
+        assert entry["low"] < entry["law"] < entry["high"]
+    assert list(payload["equal_compute"]) == ["5.8e+07", "1.16e+08", "2.31e+08", "4.64e+08", "9.19e+08"]
+    strip = payload["equal_compute"]["2.31e+08"]["best"]
+    assert [entry["T"] for entry in strip] == [1, 2]
+    sizes = {(entry["T"], entry["B"]): entry["n"] for entry in payload["optimal_sizes"]}
+    assert sizes[2, 2] < sizes[1, 1]
+    assert "q - 2p" in text
+    assert figure.exists()
+    again, card = answer(capsys, "--T", "8", "--B", "2", "--law", str(saved))
+    assert again["g"] == pytest.approx(float(PUBLISHED.g(8, 2)), rel=0.02)
+    assert "by the given law" in card
+    assert loops_main(["fit", table, "--hold", "p=0.2368", "--nrec", "0.507", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["fit"]["fixed"]["p"] == 0.2368
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["--T", "2", "--B", "3"], "B = 3: must be from 1 to T = 2"),
+        (["--T", "2", "--B", "0"], "B = 0: must be from 1 to T = 2"),
+        (["--T", "0", "--B", "0"], "T = 0: must be at least 1"),
+        (["--T", "2"], "required: --B"),
+        (["--T", "2", "--B", "2", "--nrec", "2"], "nrec = 2.0"),
+        (["--T", "2", "--B", "2", "--law", "none.json"], "no such file"),
+        (["optimum"], "say what is given"),
+        (["optimum", "--units", "12", "--T", "4"], "excludes"),
+        (["optimum", "--T", "8", "--plot", "a.svg"], "needs --n"),
+        (["optimum", "--T", "0"], "T = 0"),
+        (["optimum", "--n", "many"], "is no positive number"),
+        (["frontier", "--plot", "a.gif"], "must end in"),
+        (["fit", "none"], "no such file or folder"),
+    ],
+)
+def test_wrong_input_is_one_line(argv: list[str], message: str) -> None:
+    with pytest.raises(InputError, match=message) as caught:
+        loops_main(argv)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("hold", ["alpha=1", "p=much"])
+def test_wrong_coefficients_to_hold(table: str, hold: str) -> None:
+    with pytest.raises(InputError, match="hold"):
+        loops_main(["fit", table, "--hold", hold])
+
+
+@pytest.mark.parametrize("text", ["-1", "0", "inf", "nan", "", "M"])
+def test_quantities_are_positive_and_finite(text: str) -> None:
+    with pytest.raises(Exception, match="positive number"):
+        quantity(text)
