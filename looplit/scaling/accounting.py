@@ -50,6 +50,11 @@ def nonembedding_parameters(config: BackboneConfig) -> int:
     return config.stored_blocks * block_parameters(config)
 
 
+def recurrent_parameters(config: BackboneConfig) -> int:
+    """N_rec of the truncation study: the parameters of one core."""
+    return config.core * block_parameters(config)
+
+
 def active_blocks(config: BackboneConfig, passes: int | None = None) -> int:
     """Distinct blocks that run at `passes` (default: the initial K): a tied core counts once."""
     return config.executed_depth(1 if config.tied else passes)

@@ -7,9 +7,10 @@ import json
 import shlex
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
-from looplit.errors import InputError, require
+from looplit.arguments import CommandParser, count
+from looplit.errors import require
 from looplit.scaling.budgets import run_for_compute, run_for_parameters, run_for_tokens
 from looplit.scaling.card import plan_card, run_card
 from looplit.scaling.config_files import parse_value, read_configs
@@ -29,7 +30,6 @@ NOT_DATA_CONSTRAINED = (
     "mode", "parameters", "fraction", "growth", "random_passes", "hyperparameters_of", "constant", "exponent",
     "mup_output", "optimizer", "set",
 )  # fmt: skip
-SUFFIXES = {"K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
 
 
 def recipe_main(argv: list[str]) -> int:
@@ -59,8 +59,11 @@ def plan_main(argv: list[str]) -> int:
     Raises:
         InputError: Wrong input, in one line.
     """
-    parser = _Parser(prog="python -m looplit plan", description="What a config will do, without building the model. "
-                     "Overrides follow as in fit: --model.depth 8 --trainer.devices 1")  # fmt: skip
+    parser = CommandParser(
+        prog="python -m looplit plan",
+        description="What a config will do, without building the model. "
+        "Overrides follow as in fit: --model.depth 8 --trainer.devices 1",
+    )
     parser.add_argument("--config", action="append", required=True, help="config file; later ones go over earlier ones")
     parser.add_argument("--devices", type=int, help="devices in all, in place of those the config names")
     parser.add_argument("--device", default="h100", help=f"{', '.join(DEVICES)}, or its FLOPs per second")
@@ -121,8 +124,10 @@ def config_of(argv: list[str]) -> str:
 
 def recipe_parser() -> argparse.ArgumentParser:
     """The options of `recipe`."""
-    parser = _Parser(prog="python -m looplit recipe", description="The run that the growth study prescribes for a "
-                     "family and a depth, or for a budget.")  # fmt: skip
+    parser = CommandParser(
+        prog="python -m looplit recipe",
+        description="The run that the growth study prescribes for a family and a depth, or for a budget.",
+    )
     parser.add_argument("family", nargs="?", help="vanilla, deep_vanilla, deep_vanilla_grow, operator_1, loop_2, "
                         "untied_2, loop_grow, untied_grow, loop_K, untied_K, (un)tied_vanilla_K")  # fmt: skip
     parser.add_argument("depth", nargs="?", type=int, help="nominal depth, at least 3; or give a budget that finds it")
@@ -170,16 +175,6 @@ def recipe_parser() -> argparse.ArgumentParser:
     output.add_argument("--yaml", action="store_true", help="print a complete config file")
     output.add_argument("--write-configs", metavar="FOLDER", type=Path, help="write every published run's config file")
     return parser
-
-
-class _Parser(argparse.ArgumentParser):
-    """An error is one line for the caller to print, not a usage text and an exit; no abbreviated options."""
-
-    def __init__(self, **settings: Any) -> None:
-        super().__init__(allow_abbrev=False, **settings)
-
-    def error(self, message: str) -> NoReturn:
-        raise InputError(f"{self.prog.split()[-1]}: {message}")
 
 
 def _data_constrained(args: argparse.Namespace, options: dict[str, Any]) -> Run:
@@ -247,12 +242,6 @@ def _assignment(text: str) -> tuple[str, Any]:
 def numbers(text: str) -> tuple[int, ...]:
     """Numbers with commas between, such as 2,3,4."""
     return tuple(int(word) for word in text.split(","))
-
-
-def count(text: str) -> int:
-    """A count such as 524288, 1e9, 100M or 1.5B."""
-    factor = SUFFIXES.get(text[-1:].upper())
-    return round(float(text[:-1] if factor else text) * (factor or 1))
 
 
 def _is_number(text: str) -> bool:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Sequence
-from typing import Any, NoReturn
 
-from looplit.errors import InputError, require
+from looplit.arguments import CommandParser
+from looplit.errors import require
 from looplit.scaling.laws.answers import forecast, ladder, recurrence, residuals, vertex
 
 SUBCOMMANDS = {
@@ -19,19 +19,9 @@ SUBCOMMANDS = {
 }
 
 
-class _Parser(argparse.ArgumentParser):
-    """An error is one line for the caller to print, not a usage text and an exit; no abbreviated options."""
-
-    def __init__(self, **settings: Any) -> None:
-        super().__init__(**{"allow_abbrev": False} | settings)
-
-    def error(self, message: str) -> NoReturn:
-        raise InputError(f"{self.prog.removeprefix('python -m looplit ')}: {message}")
-
-
 def laws_parser() -> argparse.ArgumentParser:
     """The options of `laws` and its subcommands."""
-    parser = _Parser(prog="python -m looplit laws", description="Fits and forecasts from finished runs.")
+    parser = CommandParser(prog="python -m looplit laws", description="Fits and forecasts from finished runs.")
     commands = parser.add_subparsers(dest="subcommand", required=True, metavar="SUBCOMMAND")
     for name, (module, purpose) in SUBCOMMANDS.items():
         module.add_arguments(commands.add_parser(name, help=purpose, description=purpose))

@@ -5,9 +5,10 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
-from looplit.errors import InputError, require
+from looplit.arguments import CommandParser, quantity
+from looplit.errors import require
 from looplit.scaling.loops.law import NREC, PUBLISHED, LoopLaw
 from looplit.scaling.loops.optimum import Setting, Worth, best_trained_passes, full_backpropagation, worth
 
@@ -16,17 +17,6 @@ SUBCOMMANDS = {
     "frontier": "parameters saved against compute needed, every setting of the study",
     "fit": "the law from finished runs, and what the runs say by themselves",
 }
-SUFFIXES = {"K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
-
-
-class _Parser(argparse.ArgumentParser):
-    """An error is one line for the caller to print, not a usage text and an exit; no abbreviated options."""
-
-    def __init__(self, **settings: Any) -> None:
-        super().__init__(**{"allow_abbrev": False} | settings)
-
-    def error(self, message: str) -> NoReturn:
-        raise InputError(f"{self.prog.removeprefix('python -m looplit ')}: {message}")
 
 
 def loops_main(argv: Sequence[str]) -> int:
@@ -55,7 +45,7 @@ def loops_main(argv: Sequence[str]) -> int:
 
 def worth_parser() -> argparse.ArgumentParser:
     """The options of `loops` without a subcommand."""
-    parser = _Parser(
+    parser = CommandParser(
         prog="python -m looplit loops",
         description="What a loop setting (T, B) is worth: T passes, gradient through the last B.",
         epilog="subcommands, each with --help: " + "; ".join(f"{name}, {what}" for name, what in SUBCOMMANDS.items()),
@@ -68,7 +58,7 @@ def worth_parser() -> argparse.ArgumentParser:
 
 def subcommand_parser(name: str) -> argparse.ArgumentParser:
     """The options of one subcommand."""
-    parser = _Parser(prog=f"python -m looplit loops {name}", description=SUBCOMMANDS[name])
+    parser = CommandParser(prog=f"python -m looplit loops {name}", description=SUBCOMMANDS[name])
     _ADD[name](parser)
     return parser
 
@@ -116,22 +106,6 @@ _ADD: dict[str, Callable[[argparse.ArgumentParser], None]] = {
     "frontier": _frontier_arguments,
     "fit": _fit_arguments,
 }
-
-
-def quantity(text: str) -> float:
-    """A positive number such as 240M or 2.1e19.
-
-    >>> quantity("240M"), quantity("2.1e19")
-    (240000000.0, 2.1e+19)
-    """
-    factor = SUFFIXES.get(text[-1:].upper(), 1.0)
-    try:
-        value = float(text[:-1] if factor > 1 else text) * factor
-    except ValueError:
-        value = 0.0
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is no positive number such as 240M or 2.1e19")
-    return value
 
 
 def chosen_law(path: str | None) -> LoopLaw:

@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 
+from looplit.arguments import quantity
 from looplit.errors import InputError
 from looplit.scaling.loops import NREC, PUBLISHED, STUDY_SETTINGS
-from looplit.scaling.loops.commands import loops_main, quantity
+from looplit.scaling.loops.commands import loops_main
 from looplit.scaling.loops.runs import LoopRun
 
 KEYS = {"T", "B", "g", "effective_ratio", "units", "compute_per_token", "compute_per_effective"}
