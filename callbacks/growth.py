@@ -76,11 +76,16 @@ class ModelGrowth(Callback):
         self._hooks: list[RemovableHandle] = []
         self._scheduled_rates: list[float] = []
 
+    @property
+    def finished(self) -> bool:
+        """Whether no growth is still to come."""
+        return all(event.step in self._grown for event in self.growth_events)
+
     def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         others = [callback for callback in trainer.callbacks if isinstance(callback, ModelGrowth)]  # type: ignore[attr-defined]
         require(len(others) == 1, "callbacks", len(others), "give several growths to one ModelGrowth, as lists")
         self.growth_events = self._events(trainer, pl_module)
-        self._check(trainer, _backbone(pl_module))
+        self._check(trainer, growable_backbone(pl_module))
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         at = trainer.global_step
@@ -96,7 +101,7 @@ class ModelGrowth(Callback):
     ) -> None:
         for event in self.growth_events:
             if event.step == trainer.global_step and event.step not in self._grown:
-                backbone = _backbone(pl_module)
+                backbone = growable_backbone(pl_module)
                 before = backbone.passes
                 copies = grow(backbone, event.passes, any_target=self.any_target)
                 self._grown.add(event.step)
@@ -117,10 +122,10 @@ class ModelGrowth(Callback):
         self._grown = set(state_dict["grown"])
 
     def on_save_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
-        save_passes(_backbone(pl_module), checkpoint)
+        save_passes(growable_backbone(pl_module), checkpoint)
 
     def on_load_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
-        restore_passes(_backbone(pl_module), checkpoint)
+        restore_passes(growable_backbone(pl_module), checkpoint)
 
     def _events(self, trainer: L.Trainer, pl_module: L.LightningModule) -> list[Growth]:
         passes, fractions = self.passes, self.fractions
@@ -171,10 +176,15 @@ def _as_list(value: Any) -> list[Any] | None:
     return list(value) if isinstance(value, Sequence) else [value]
 
 
-def _backbone(pl_module: L.LightningModule) -> Growable:
+def growable_backbone(pl_module: L.LightningModule) -> Growable:
+    """The backbone of a module whose passes can change.
+
+    Raises:
+        InputError: The module has none.
+    """
     backbone = getattr(pl_module, "backbone", None)
     if not isinstance(backbone, Growable):
         raise InputError(
-            f"model = {type(pl_module).__name__}: growth needs a `backbone` with passes, tied, cores and set_passes"
+            f"model = {type(pl_module).__name__}: needs a `backbone` with passes, tied, cores and set_passes"
         )
     return backbone

@@ -13,9 +13,13 @@ __version__ = "0.1.0"
 _HOME = {
     "Backbone": "looplit.model.backbone",
     "BackboneConfig": "looplit.model.config",
+    "FineWeb": "looplit.data",
+    "FineWebEdu": "looplit.data",
     "InputError": "looplit.errors",
     "MuonAdamW": "looplit.optim",
     "StandardLibraryText": "looplit.data",
+    "TextFolder": "looplit.data",
+    "TokenData": "looplit.data",
     "grow": "looplit.model.growth",
     "load": "looplit.modules",
     "LoopedLM": "looplit.modules",
@@ -33,7 +37,11 @@ _SUBPACKAGES = ("callbacks", "data", "eval", "model", "modules", "optim", "plots
 __all__ = ["__version__", *_HOME, *_SUBPACKAGES]
 
 if TYPE_CHECKING:
+    from looplit.data import FineWeb as FineWeb
+    from looplit.data import FineWebEdu as FineWebEdu
     from looplit.data import StandardLibraryText as StandardLibraryText
+    from looplit.data import TextFolder as TextFolder
+    from looplit.data import TokenData as TokenData
     from looplit.errors import InputError as InputError
     from looplit.model.backbone import Backbone as Backbone
     from looplit.model.config import BackboneConfig as BackboneConfig

@@ -15,7 +15,13 @@ plan (answered at once; no model is built)
   recipe     the compute-optimal run of a family and depth, e.g. recipe untied_grow 26
   plan       what a run will do and need, e.g. plan --config configs/untied_grow_d26.yaml
 
+prepare data
+  prepare    tokenize FineWeb, a hub dataset or your own files: prepare fineweb_edu --folder data/fineweb_edu
+
 measure
+  evaluate   CORE, 22 downstream tasks: evaluate --ckpt_path X [Y …]
+  lens       logit lens and KL effective depth of checkpoints: lens --ckpt_path X [Y …]
+  passes     loss at other numbers of passes: passes --ckpt_path X --passes 1,2,4,8
   laws       scaling laws from finished runs: laws ladder|vertex|forecast|recurrence|residuals
   loops      truncate or not: what (T, B) is worth, e.g. loops --T 8 --B 2; loops optimum|frontier|fit
 
@@ -30,11 +36,15 @@ train and evaluate (each with --help; --print_config shows every setting)
 """
 
 
-# Commands that need neither torch nor Lightning, and the function that takes their arguments.
+# Commands that import torch, if at all, after their arguments are read, and the function that takes their arguments.
 LIGHT = {
     "recipe": ("looplit.scaling.commands", "recipe_main"),
     "plan": ("looplit.scaling.commands", "plan_main"),
     "laws": ("looplit.scaling.laws.commands", "laws_main"),
+    "prepare": ("looplit.data.commands", "prepare_main"),
+    "evaluate": ("looplit.eval.commands", "evaluate_main"),
+    "lens": ("looplit.eval.depth_commands", "lens_main"),
+    "passes": ("looplit.eval.depth_commands", "passes_main"),
     "loops": ("looplit.scaling.loops.commands", "loops_main"),
 }
 

@@ -13,9 +13,9 @@ from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCL
 from lightning.pytorch.loggers import TensorBoardLogger
 
 import looplit.callbacks
-import looplit.data
+import looplit.data.module
 import looplit.modules  # noqa: F401  imported so that their classes can be named without a path
-from looplit.callbacks import CheckpointOnSignal, RunReport
+from looplit.callbacks import CheckpointOnSignal, Dashboard, RunReport, TokenLossWriter
 from looplit.errors import InputError, require
 
 RUNS_FOLDER = "runs"
@@ -89,6 +89,8 @@ def _default_callbacks() -> list[Callback]:
     return [
         RunReport(),
         CheckpointOnSignal(),
+        Dashboard(),
+        TokenLossWriter(),
         ModelCheckpoint(filename="last", save_top_k=1, monitor=None, enable_version_counter=False),
     ]
 

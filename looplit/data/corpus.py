@@ -17,11 +17,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from looplit.data.remote import cache_folder, fetched, is_remote
 from looplit.errors import InputError, require
 
 MANIFEST = "corpus.json"
 TOKEN_BYTES = "token_bytes.npy"
-FORMAT = 1  # of the manifest and of the way documents become blocks; raise it when either changes
+FORMAT = 2  # of the manifest and of the way documents become blocks; raise it when either changes
 
 
 @dataclass(frozen=True)
@@ -64,8 +65,9 @@ class Split:
     """What one split holds. `tokens` = `blocks` · block + `dropped_tokens`.
 
     Args:
-        documents: Documents read, empty ones included.
+        documents: Documents in it, empty ones included; a budget of tokens may have cut the last one.
         empty_documents: Those without text; each still gives its `<|endoftext|>`.
+        excluded_documents: Documents that were read and left out, since the validation split has their like.
         text_bytes: UTF-8 bytes of the documents.
         tokens: Tokens of the documents, `<|endoftext|>` included.
         blocks: Whole blocks written.
@@ -73,10 +75,12 @@ class Split:
         largest_token: Largest token id written.
         index: LitData's index.
         chunks: LitData's chunks, in reading order.
+        shards: Input files, in reading order.
     """
 
     documents: int
     empty_documents: int
+    excluded_documents: int
     text_bytes: int
     tokens: int
     blocks: int
@@ -84,6 +88,7 @@ class Split:
     largest_token: int
     index: StoredFile
     chunks: tuple[StoredFile, ...]
+    shards: tuple[str, ...]
 
     @property
     def fingerprint(self) -> str:
@@ -96,7 +101,7 @@ class Corpus:
     """A prepared corpus, as its manifest describes it.
 
     Args:
-        folder: Where it lies.
+        folder: Where it lies; of one in an object store, where its manifest, index and current chunks are kept.
         settings: What decided its content: source, tokenizer, block, seed, …
         vocabulary: Token ids of the tokenizer.
         block: Tokens per block: context + 1.
@@ -104,6 +109,7 @@ class Corpus:
         token_bytes: The file of UTF-8 bytes per token id.
         splits: "train" and "validation".
         versions: Packages that wrote it.
+        address: Where it lies in an object store; None for a local one.
     """
 
     folder: Path
@@ -114,11 +120,12 @@ class Corpus:
     token_bytes: StoredFile
     splits: dict[str, Split]
     versions: dict[str, str]
+    address: str | None = None
 
     def write_manifest(self) -> None:
         """Writes `corpus.json`, which makes the folder valid; so it comes last."""
         content = {"format": FORMAT, **dataclasses.asdict(self)}
-        del content["folder"]
+        del content["folder"], content["address"]
         (self.folder / MANIFEST).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
     def load_token_bytes(self) -> NDArray[np.int64]:
@@ -136,13 +143,47 @@ class Corpus:
         return [self.token_bytes, *(file for split in self.splits.values() for file in (split.index, *split.chunks))]
 
 
-def open_corpus(folder: Path) -> Corpus:
+def open_corpus(folder: Path | str) -> Corpus:
     """Reads the manifest and checks that every file is there with its size.
+
+    Args:
+        folder: A local folder or the address of one in an object store, whose chunks are checked when they are read.
 
     Raises:
         InputError: No manifest (not a corpus, or a preparation that never ended), one of another format, or a file
             that is missing or has another size.
     """
+    if is_remote(folder):
+        return _open_remote(str(folder))
+    corpus = _read_manifest(Path(folder))
+    for file in corpus.files():
+        file.check_size(corpus.folder)
+    _check_indices(corpus)
+    return corpus
+
+
+def _open_remote(address: str) -> Corpus:
+    with fetched(address, MANIFEST) as manifest:
+        kept = cache_folder(address, manifest.read_bytes())
+        if not (kept / MANIFEST).is_file():
+            manifest.replace(kept / MANIFEST)
+    corpus = dataclasses.replace(_read_manifest(kept), address=address)
+    for file in (corpus.token_bytes, *(split.index for split in corpus.splits.values())):
+        if not (kept / file.path).is_file():
+            with fetched(address, file.path) as path:
+                (kept / file.path).parent.mkdir(exist_ok=True)
+                path.replace(kept / file.path)
+    _check_indices(corpus)
+    return corpus
+
+
+def _check_indices(corpus: Corpus) -> None:
+    # LitData trusts its index: a changed one would be read as a smaller or other corpus.
+    for split in corpus.splits.values():
+        split.index.check_content(corpus.folder)
+
+
+def _read_manifest(folder: Path) -> Corpus:
     path = folder / MANIFEST
     if not path.is_file():
         raise InputError(f"folder = {str(folder)!r}: has no {MANIFEST}, so it is not a prepared corpus")
@@ -150,19 +191,13 @@ def open_corpus(folder: Path) -> Corpus:
         content = json.loads(path.read_text(encoding="utf-8"))
         if content["format"] != FORMAT:
             raise InputError(f"folder = {str(folder)!r}: has format {content['format']}, this version reads {FORMAT}")
-        corpus = _from_manifest(folder, content)
+        return _from_manifest(folder, content)
     except (ValueError, KeyError, TypeError) as error:
         if isinstance(error, InputError):
             raise
         raise InputError(
             f"folder = {str(folder)!r}: its {MANIFEST} cannot be read; prepare the corpus again"
         ) from error
-    for file in corpus.files():
-        file.check_size(folder)
-    # LitData trusts its index: a changed one would be read as a smaller or other corpus.
-    for split in corpus.splits.values():
-        split.index.check_content(folder)
-    return corpus
 
 
 def _from_manifest(folder: Path, content: dict[str, Any]) -> Corpus:
@@ -173,7 +208,8 @@ def _from_manifest(folder: Path, content: dict[str, Any]) -> Corpus:
 
 def _split_from_manifest(content: dict[str, Any]) -> Split:
     chunks = tuple(StoredFile(**chunk) for chunk in content["chunks"])
-    return Split(**{**content, "index": StoredFile(**content["index"]), "chunks": chunks})
+    index = StoredFile(**content["index"])
+    return Split(**{**content, "index": index, "chunks": chunks, "shards": tuple(content["shards"])})
 
 
 def require_block(corpus: Corpus, context: int) -> None:

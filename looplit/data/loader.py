@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Any
@@ -20,7 +21,54 @@ def collate(blocks: list[np.ndarray]) -> Tensor:
     return torch.from_numpy(np.stack(blocks))
 
 
-class ResumableLoader(StreamingDataLoader):
+class PlainBatches:
+    """A loader as a plain iterable: Lightning takes a DataLoader apart for `predict` and cannot put ours together."""
+
+    def __init__(self, loader: TokenLoader) -> None:
+        self.loader = loader
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return iter(self.loader)
+
+    def __len__(self) -> int:
+        return len(self.loader)
+
+
+class TokenLoader(StreamingDataLoader):
+    """Batches of blocks; what a worker process finds wrong with the corpus is one line here too.
+
+    Args:
+        dataset: Blocks.
+        batch_size: Blocks per batch.
+        workers: Worker processes.
+    """
+
+    def __init__(self, dataset: BlockDataset, batch_size: int, workers: int) -> None:
+        super().__init__(
+            dataset,
+            batch_size=batch_size,
+            num_workers=workers,
+            collate_fn=collate,
+            pin_memory=torch.cuda.is_available(),
+        )
+
+    def __iter__(self) -> Iterator[Tensor]:
+        try:
+            yield from super().__iter__()
+        except InputError as error:
+            # Torch leaves the processes of a failed loader to the garbage collector, which waits ten seconds for them.
+            if (iterator := self._running()) is not None and self.num_workers > 0:
+                iterator._shutdown_workers()
+            line = str(error).strip().splitlines()[-1].rpartition("InputError: ")[2]  # a worker's comes with its story
+            raise InputError(line) from None
+
+    def _get_iterator(self) -> Any:
+        iterator = super()._get_iterator()
+        self._running = weakref.ref(iterator)
+        return iterator
+
+
+class ResumableLoader(TokenLoader):
     """Gives `batches` batches per epoch and resumes exactly, in any epoch and any number of times.
 
     LitData's own loader resumes exactly only to the end of the resumed epoch: Lightning never exhausts a loader that
@@ -34,19 +82,21 @@ class ResumableLoader(StreamingDataLoader):
         workers: Worker processes.
         identity: What decides the order of the blocks besides the loader's own settings, say the corpus. A state saved
             under another identity is refused.
+        taken: Batches that are taken from an epoch before the next one begins; all by default.
     """
 
     def __init__(
-        self, dataset: BlockDataset, batches: int, batch_size: int, workers: int, identity: Mapping[str, Any]
+        self,
+        dataset: BlockDataset,
+        batches: int,
+        batch_size: int,
+        workers: int,
+        identity: Mapping[str, Any],
+        taken: int | None = None,
     ) -> None:
-        super().__init__(
-            dataset,
-            batch_size=batch_size,
-            num_workers=workers,
-            collate_fn=collate,
-            pin_memory=torch.cuda.is_available(),
-        )
+        super().__init__(dataset, batch_size, workers)
         self.batches = batches
+        self.taken = batches if taken is None else min(taken, batches)
         self.restore = False
         self.identity = {
             **identity,
@@ -85,10 +135,10 @@ class ResumableLoader(StreamingDataLoader):
         Raises:
             InputError: The order of the blocks would not be the one that was saved.
         """
-        for name, value in obj["identity"].items():
-            now = self.identity.get(name)
-            if now != value:
-                raise InputError(f"{name} = {now!r}: the checkpoint's place in the data was saved with {value!r}")
+        for name in self.identity.keys() | obj["identity"].keys():
+            now, saved = self.identity.get(name), obj["identity"].get(name)
+            if now != saved:
+                raise InputError(f"{name} = {now!r}: the checkpoint's place in the data was saved with {saved!r}")
         epoch, done = obj["epoch"], obj["batches_done"]
         self.current_epoch = epoch
         self._num_samples_yielded_streaming = done * self.batch_size
@@ -96,4 +146,4 @@ class ResumableLoader(StreamingDataLoader):
         self._latest_worker_idx = (done - 1) % max(1, self.num_workers)
         self.dataset.current_epoch = epoch
         super().load_state_dict(super().state_dict())
-        self.restore = 0 < done < self.batches
+        self.restore = 0 < done < self.taken

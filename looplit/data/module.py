@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import ClassVar
 
 import torch
 from lightning.pytorch import LightningDataModule
-from litdata import StreamingDataLoader
+from litdata.utilities.env import _DistributedEnv
 from torch import Tensor
 
-from looplit.data.corpus import Corpus, open_corpus, require_block
+from looplit.data.corpus import MANIFEST, Corpus, open_corpus, require_block
 from looplit.data.dataset import BlockDataset, validation_share
-from looplit.data.loader import ResumableLoader, collate
-from looplit.data.prepare import corpus_key, prepare_corpus, shuffled, user_cache_folder
-from looplit.data.stdlib import is_validation, standard_library_documents, standard_library_settings
+from looplit.data.loader import PlainBatches, ResumableLoader, TokenLoader
+from looplit.data.prepare import corpus_key, corpus_settings, prepare_corpus
+from looplit.data.remote import is_remote, user_cache_folder
+from looplit.data.sources import FINEWEB, FINEWEB_EDU, Source, standard_library
 from looplit.data.tokenizer import load_tokenizer
-from looplit.errors import require
-
-# Of the order of the documents. Apart from a run's seed, so that runs of several seeds read one corpus and one pool.
-DOCUMENT_SEED = 0
+from looplit.errors import InputError, require
 
 
 class TokenData(LightningDataModule):
@@ -36,7 +34,8 @@ class TokenData(LightningDataModule):
         token_bytes: UTF-8 bytes per token id, 0 for special tokens; int64 tensor of shape (vocabulary,).
 
     Args:
-        folder: A prepared corpus: a folder with a `corpus.json`.
+        folder: A prepared corpus: a folder with a `corpus.json`, or the address of one in an object store
+            (s3://, gs://, azure://, r2://), whose chunks are kept in a user cache folder while there is space.
         context: Tokens the model sees; a block has one more. Must be what the corpus was cut for.
         batch_size: Blocks per batch and process.
         workers: Processes that load training batches (validation uses one of them at most, to keep the order).
@@ -44,7 +43,14 @@ class TokenData(LightningDataModule):
         pool_tokens: Train on the first so many tokens: floor(pool_tokens / (context + 1)) whole blocks. All by
             default.
         val_tokens: Validate on the first so many tokens at most, in whole blocks.
+        verify: Check the hash of each chunk when a process first reads it (about 25 ms per 16M tokens).
+        recut: Begin the training windows at another offset in every epoch, drawn by `seed`, so that a window does not
+            come back (deviation from the data-constrained study, which reshuffles the same windows). An epoch still
+            has each token of the pool once; one window in each chunk joins the chunk's end and its beginning.
     """
+
+    prepared_by: ClassVar[str] = "python -m looplit prepare SOURCE"
+    source: ClassVar[str | None] = None  # what a corpus must have been made from, if it matters
 
     vocabulary: int
     largest_token: int
@@ -59,6 +65,8 @@ class TokenData(LightningDataModule):
         seed: int = 0,
         pool_tokens: int | None = None,
         val_tokens: int = 10_000_000,
+        verify: bool = True,
+        recut: bool = False,
     ) -> None:
         super().__init__()
         for name, value, least in (
@@ -67,18 +75,20 @@ class TokenData(LightningDataModule):
             ("pool_tokens", context + 1 if pool_tokens is None else pool_tokens, context + 1),
         ):  # fmt: skip
             require(value >= least, name, value, f"must be at least {least}")
-        self.folder = Path(folder).expanduser()
+        self.folder = folder if is_remote(folder) else str(Path(folder).expanduser())
         self.context = context
         self.batch_size = batch_size
         self.workers = workers
         self.seed = seed
         self.pool_tokens = pool_tokens
         self.val_tokens = val_tokens
+        self.verify = verify
+        self.recut = recut
         self._corpus: Corpus | None = None
 
     @property
-    def corpus_folder(self) -> Path:
-        """Where the prepared corpus lies."""
+    def corpus_folder(self) -> str:
+        """Where the prepared corpus lies: folder or address."""
         return self.folder
 
     @property
@@ -92,8 +102,14 @@ class TokenData(LightningDataModule):
         """Opens the corpus and sets the attributes that a model reads."""
         if self._corpus is not None:
             return
-        corpus = open_corpus(self.corpus_folder)
+        folder = self.corpus_folder
+        if not is_remote(folder) and not (Path(folder) / MANIFEST).is_file():
+            raise InputError(f"folder = {folder!r}: has no {MANIFEST}, so it is not a prepared corpus; it is made by "
+                             f"{self.prepared_by} --folder {folder}")  # fmt: skip
+        corpus = open_corpus(folder)
         require_block(corpus, self.context)
+        made_from = corpus.settings.get("source")
+        require(self.source in (None, made_from), "folder", folder, f"was prepared from {made_from}, not {self.source}")
         self._corpus = corpus
         self.vocabulary = corpus.vocabulary
         self.largest_token = max(split.largest_token for split in corpus.splits.values())
@@ -119,43 +135,76 @@ class TokenData(LightningDataModule):
     def train_dataloader(self) -> ResumableLoader:
         """Training batches of one process: as many on every process, in whole accumulation windows."""
         # Built here and not in setup: only now does LitData see the processes of a distributed run.
-        dataset = BlockDataset(self.corpus, "train", shuffle=True, seed=self.seed)
-        if self.train_blocks < self.corpus.splits["train"].blocks:
-            dataset = dataset.subset(slice(0, self.train_blocks))
+        dataset = BlockDataset(
+            self.corpus, "train", shuffle=True, seed=self.seed, blocks=slice(0, self.train_blocks),
+            verify=self.verify, recut=self.recut,
+        )  # fmt: skip
         accumulation = self.trainer.accumulate_grad_batches if self.trainer else 1
         step_blocks = self.batch_size * accumulation * dataset.distributed_env.world_size
         require(
             self.train_blocks >= step_blocks, "batch_size", self.batch_size,
             f"an optimizer step takes {step_blocks} blocks and the training pool has {self.train_blocks}",
         )  # fmt: skip
-        identity = {"corpus": self.corpus.splits["train"].fingerprint, "blocks": self.train_blocks}
+        identity = {
+            "corpus": self.corpus.splits["train"].fingerprint,
+            "blocks": self.train_blocks,
+            "recut": self.recut,
+        }
         batches = self.train_blocks // step_blocks * accumulation
-        return ResumableLoader(dataset, batches, self.batch_size, self.workers, identity)
+        return ResumableLoader(dataset, batches, self.batch_size, self.workers, identity, self._taken(batches))
 
-    def val_dataloader(self) -> StreamingDataLoader:
+    def _taken(self, batches: int) -> int:
+        """Batches after which the Trainer begins its next epoch: limit_train_batches is a number or a share."""
+        limit = self.trainer.limit_train_batches if self.trainer else 1.0
+        return limit if isinstance(limit, int) else int(batches * limit)
+
+    def val_dataloader(self) -> TokenLoader:
         """Validation batches of one process, in file order; the last one may be smaller."""
-        dataset = BlockDataset(self.corpus, "validation", shuffle=False)
-        processes = dataset.distributed_env
+        processes = _DistributedEnv.detect()
         require(
             self.val_blocks >= processes.world_size, "val_tokens", self.val_tokens,
             f"{self.val_blocks} blocks cannot be shared by {processes.world_size} processes",
         )  # fmt: skip
         share = validation_share(self.val_blocks, self.batch_size, processes.global_rank, processes.world_size)
-        return StreamingDataLoader(
-            dataset.own(share),
-            batch_size=self.batch_size,
-            num_workers=min(self.workers, 1),
-            collate_fn=collate,
-            pin_memory=torch.cuda.is_available(),
-        )
+        dataset = BlockDataset(self.corpus, "validation", shuffle=False, blocks=share, verify=self.verify)
+        return TokenLoader(dataset.own(), self.batch_size, min(self.workers, 1))
 
-    def test_dataloader(self) -> StreamingDataLoader:
+    def test_dataloader(self) -> TokenLoader:
         """The validation batches: there is no third split."""
         return self.val_dataloader()
 
-    def predict_dataloader(self) -> StreamingDataLoader:
+    def predict_dataloader(self) -> PlainBatches:
         """The validation batches."""
-        return self.val_dataloader()
+        return PlainBatches(self.val_dataloader())
+
+
+class FineWeb(TokenData):
+    """FineWeb as the growth study reads it; prepared by `python -m looplit prepare fineweb`.
+
+    Arguments: `TokenData`.
+    """
+
+    prepared_by = "python -m looplit prepare fineweb"
+    source = FINEWEB
+
+
+class FineWebEdu(TokenData):
+    """FineWeb-Edu as the growth study reads it; prepared by `python -m looplit prepare fineweb-edu`.
+
+    Arguments: `TokenData`.
+    """
+
+    prepared_by = "python -m looplit prepare fineweb-edu"
+    source = FINEWEB_EDU
+
+
+class TextFolder(TokenData):
+    """One's own text, from local files or the hub; prepared by `python -m looplit prepare PATH`.
+
+    Arguments: `TokenData`.
+    """
+
+    prepared_by = "python -m looplit prepare PATH"
 
 
 class StandardLibraryText(TokenData):
@@ -173,6 +222,8 @@ class StandardLibraryText(TokenData):
         pool_tokens: Train on the first so many tokens: floor(pool_tokens / (context + 1)) whole blocks. All by
             default.
         val_tokens: Validate on the first so many tokens at most, in whole blocks.
+        verify: Check the hash of each chunk when a process first reads it.
+        recut: Begin the training windows at another offset in every epoch.
     """
 
     def __init__(
@@ -185,34 +236,20 @@ class StandardLibraryText(TokenData):
         seed: int = 0,
         pool_tokens: int | None = None,
         val_tokens: int = 10_000_000,
+        verify: bool = True,
+        recut: bool = False,
     ) -> None:
         root = str(user_cache_folder()) if folder is None else folder
-        super().__init__(root, context, batch_size, workers, seed, pool_tokens, val_tokens)
+        super().__init__(root, context, batch_size, workers, seed, pool_tokens, val_tokens, verify, recut)
         self.tokenizer = tokenizer
+        self._text: Source = standard_library()
 
     @property
-    def settings(self) -> dict[str, Any]:
-        """What decides the prepared corpus."""
-        return {
-            **standard_library_settings(),
-            "tokenizer": self.tokenizer,
-            "block": self.context + 1,
-            "document_seed": DOCUMENT_SEED,
-        }
-
-    @property
-    def corpus_folder(self) -> Path:
+    def corpus_folder(self) -> str:
         """The folder of this corpus among the prepared ones, named by its settings' hash."""
-        return self.folder / f"standard-library-{self.tokenizer}-{self.context}-{corpus_key(self.settings)}"
+        key = corpus_key(corpus_settings(self._text, self.tokenizer, self.context + 1))
+        return str(Path(self.folder) / f"standard-library-{self.tokenizer}-{self.context}-{key}")
 
     def prepare_data(self) -> None:
         """Prepares the corpus unless it is there."""
-        tokenizer = load_tokenizer(self.tokenizer)
-        prepare_corpus(self.corpus_folder, self._splits, tokenizer, self.context + 1, self.settings)
-
-    @staticmethod
-    def _splits() -> dict[str, list[str]]:
-        documents = list(standard_library_documents())
-        training = [document.text for document in documents if not is_validation(document.name)]
-        validation = [document.text for document in documents if is_validation(document.name)]
-        return {"train": shuffled(training, DOCUMENT_SEED), "validation": validation}
+        prepare_corpus(Path(self.corpus_folder), self._text, load_tokenizer(self.tokenizer), self.context + 1)

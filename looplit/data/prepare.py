@@ -5,27 +5,34 @@ from __future__ import annotations
 import hashlib
 import importlib.metadata
 import json
-import os
 import platform
-import random
-import shutil
-import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import tiktoken
-from litdata import TokensLoader
-from litdata.streaming import Cache
+from numpy.typing import NDArray
+from tqdm import tqdm
 
-from looplit.data.corpus import FORMAT, TOKEN_BYTES, Corpus, Split, StoredFile, open_corpus
-from looplit.data.tokenizer import Tokens, encode_document, token_byte_counts, token_dtype
+from looplit.data.corpus import FORMAT, TOKEN_BYTES, Corpus, StoredFile, open_corpus
+from looplit.data.encode import EncodedBatch, Encoder
+from looplit.data.shards import Shard
+from looplit.data.sources import Source
+from looplit.data.tokenizer import token_byte_counts, token_dtype
+from looplit.data.working import CORPUS, STATE, publish, working_folder
+from looplit.data.writer import SplitWriter
 from looplit.errors import InputError, require
 
 # Windows are mixed within a chunk and chunks among one another, so a chunk is large: 32 global batches of 2^19 tokens,
 # 32 MiB in uint16.
 CHUNK_TOKENS = 2**24
+BATCH_DOCUMENTS = 128  # to a tokenizing process at a time: 0.4 MB of web text
+# Of the order of the documents. Apart from a run's seed, so that runs of several seeds read one corpus and one pool.
+DOCUMENT_SEED = 0
+PACKAGES = ("looplit", "litdata", "tiktoken", "numpy", "pyarrow")
 
 
 def corpus_key(settings: Mapping[str, Any]) -> str:
@@ -38,54 +45,73 @@ def corpus_key(settings: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-def shuffled(documents: Iterable[str], seed: int) -> list[str]:
-    """The documents in an order that depends on the seed alone (`random.Random(seed).shuffle`)."""
-    order = list(documents)
-    random.Random(seed).shuffle(order)
-    return order
+def corpus_settings(
+    source: Source, tokenizer: str, block: int, tokens: int | None = None, seed: int = DOCUMENT_SEED
+) -> dict[str, Any]:
+    """Everything that decides the content of a corpus."""
+    return {
+        **source.settings,
+        "val_tokens": source.val_tokens,
+        "signature_tokens": source.signature_tokens,
+        "tokenizer": tokenizer,
+        "block": block,
+        "train_tokens": tokens,
+        "document_seed": seed,
+    }
 
 
 def prepare_corpus(
     folder: Path,
-    splits: Callable[[], Mapping[str, Iterable[str]]],
+    source: Source,
     tokenizer: tiktoken.Encoding,
     block: int,
-    settings: Mapping[str, Any],
+    *,
+    tokens: int | None = None,
+    seed: int = DOCUMENT_SEED,
+    workers: int = 1,
+    resume: bool = False,
+    progress: bool = False,
     chunk_tokens: int = CHUNK_TOKENS,
 ) -> Corpus:
     """Writes a corpus to `folder`, or opens it if a corpus of the same settings lies there already.
 
-    Everything is written to a working folder beside it, the manifest last, and published by one rename: a folder of
-    that name is whole or absent, also when the process dies. Of two processes that prepare the same corpus at once
-    the first to end publishes, the other discards its copy and opens the first's.
+    Training documents are shuffled within each shard, validation documents are not; all are concatenated and cut into
+    blocks, whatever the number of workers (SPEC section 7). A shard's text is held in memory.
+
+    Everything is written to a working folder beside it and published by one rename: a folder of that name is whole or
+    absent, also when the process dies. Of two processes that prepare the same corpus at once the first to end
+    publishes, the other discards its copy and opens the first's.
 
     Args:
         folder: Where the corpus will lie.
-        splits: Gives the documents of each split, in order. Not called if the corpus exists.
+        source: The text and its validation rule.
         tokenizer: Puts `<|endoftext|>` before every document.
         block: Tokens per block, context + 1.
-        settings: What decides the content; compared with those of a corpus that is already there.
+        tokens: Training tokens at most, in whole blocks.
+        seed: Of the order of the documents.
+        workers: Processes that tokenize.
+        resume: Continue an interrupted preparation of the same settings, from its last finished shard.
+        progress: Show a bar of tokens, tokens/s and documents.
         chunk_tokens: Tokens per file, rounded down to whole blocks (at least one).
 
     Raises:
-        InputError: `folder` exists but is no prepared corpus or one of other settings; or a split has less than
-            a block.
+        InputError: `folder` exists but is no prepared corpus or one of other settings; a split has less than a
+            block; the text cannot be read; or the folder cannot be written.
+        RunStopped: A tokenizing process was killed.
     """
     require(block >= 2, "context", block - 1, "must be at least 1")
+    require(workers >= 1, "workers", workers, "must be at least 1")
+    settings = corpus_settings(source, tokenizer.name, block, tokens, seed)
     if folder.exists():
         return _open_same(folder, settings)
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    working = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+    written = {**settings, "chunk_tokens": chunk_tokens}  # decides the files, not the blocks
     try:
-        _write_corpus(working, splits(), tokenizer, block, settings, chunk_tokens)
-        working.chmod(0o755)  # mkdtemp's folders are closed to other users
-        try:
-            working.rename(folder)
-        except OSError:
-            if not folder.exists():
-                raise
-    finally:
-        shutil.rmtree(working, ignore_errors=True)
+        with working_folder(folder, written, resume) as working, Encoder(tokenizer, workers) as encoder:
+            job = _Preparation(working, encoder, source, block, chunk_tokens, tokens, seed, progress)
+            job.run(settings)
+            publish(working, folder)
+    except OSError as error:
+        raise InputError(f"folder = {str(folder)!r}: {error}") from error
     return _open_same(folder, settings)
 
 
@@ -98,30 +124,138 @@ def _open_same(folder: Path, settings: Mapping[str, Any]) -> Corpus:
     return corpus
 
 
-def _write_corpus(
-    folder: Path,
-    splits: Mapping[str, Iterable[str]],
-    tokenizer: tiktoken.Encoding,
-    block: int,
-    settings: Mapping[str, Any],
-    chunk_tokens: int,
-) -> None:
-    np.save(folder / TOKEN_BYTES, token_byte_counts(tokenizer))
-    chunk_size = block * max(1, chunk_tokens // block)
-    written = {
-        name: _write_split(folder, name, documents, tokenizer, block, chunk_size) for name, documents in splits.items()
-    }
-    packages = ("looplit", "litdata", "tiktoken", "numpy")
-    Corpus(
-        folder=folder,
-        settings=dict(settings),
-        vocabulary=tokenizer.n_vocab,
-        block=block,
-        dtype=token_dtype(tokenizer.n_vocab).name,
-        token_bytes=StoredFile.describe(folder, folder / TOKEN_BYTES),
-        splits=written,
-        versions={"python": platform.python_version(), **{name: _version(name) for name in packages}},
-    ).write_manifest()
+class _Preparation:
+    """One preparation in its working folder."""
+
+    def __init__(
+        self,
+        working: Path,
+        encoder: Encoder,
+        source: Source,
+        block: int,
+        chunk_tokens: int,
+        tokens: int | None,
+        seed: int,
+        progress: bool,
+    ) -> None:
+        self.working = working
+        self.folder = working / CORPUS
+        self.encoder = encoder
+        self.source = source
+        self.block = block
+        self.seed = seed
+        self.progress = progress
+        self.dtype = token_dtype(encoder.tokenizer.n_vocab)
+        self.signatures: set[bytes] = set()
+        self.saved_chunks = 0
+        chunk_blocks = max(1, chunk_tokens // block)
+        self.splits = {
+            name: SplitWriter(self.folder, name, block, chunk_blocks, self.dtype, budget)
+            for name, budget in (("validation", source.val_tokens), ("train", tokens))
+        }
+
+    def run(self, settings: Mapping[str, Any]) -> None:
+        """Writes both splits and the manifest, from the last saved state on."""
+        self._load()
+        shards = self.source.shards()
+        # Validation first: its signatures decide which training documents are left out.
+        self._write_split("validation", shards.validation)
+        self._write_split("train", shards.training)
+        tokenizer = self.encoder.tokenizer
+        np.save(self.folder / TOKEN_BYTES, token_byte_counts(tokenizer))
+        Corpus(
+            folder=self.folder,
+            settings=dict(settings),
+            vocabulary=tokenizer.n_vocab,
+            block=self.block,
+            dtype=self.dtype.name,
+            token_bytes=StoredFile.describe(self.folder, self.folder / TOKEN_BYTES),
+            splits={name: writer.split() for name, writer in self.splits.items()},
+            versions={"python": platform.python_version(), **{name: _version(name) for name in PACKAGES}},
+        ).write_manifest()
+
+    def _write_split(self, name: str, shards: Sequence[Shard]) -> None:
+        writer = self.splits[name]
+        if writer.finished:
+            return
+        done = len(writer.counts.shards)
+        with tqdm(
+            desc=name, total=writer.limit, initial=writer.counts.tokens, unit="token", unit_scale=True,
+            disable=not self.progress,
+        ) as bar:  # fmt: skip
+            for number, shard in enumerate(shards[done:], start=done):
+                if writer.full:
+                    break
+                bar.set_description(f"{name} {number + 1}/{len(shards)}")
+                self._write_shard(name, shard, number, bar)
+                writer.counts.shards.append(shard.name)
+                if writer.chunks_written > self.saved_chunks:  # small shards are done again sooner than saved
+                    self._save()
+        writer.finish()
+        self._save()
+
+    def _write_shard(self, name: str, shard: Shard, number: int, bar: tqdm[Any]) -> None:
+        writer = self.splits[name]
+        batches = _batches(shard, None if name == "validation" else (self.seed, number))
+        for batch in self.encoder.encode(batches):
+            before = writer.counts.tokens
+            if name == "train" and self.signatures:
+                batch = self._without_validation(batch)
+            added = writer.add(batch)
+            if name == "validation":
+                self.signatures.update(islice(self._signatures(batch), added))
+            bar.update(writer.counts.tokens - before)
+            bar.set_postfix(documents=writer.counts.documents, refresh=False)
+            if writer.full:
+                break
+
+    def _without_validation(self, batch: EncodedBatch) -> EncodedBatch:
+        kept = np.array([signature not in self.signatures for signature in self._signatures(batch)], dtype=bool)
+        self.splits["train"].counts.excluded_documents += int((~kept).sum())
+        tokens = batch.tokens[np.repeat(kept, batch.lengths)]
+        return replace(batch, tokens=tokens, lengths=batch.lengths[kept], text_bytes=batch.text_bytes[kept])
+
+    def _signatures(self, batch: EncodedBatch) -> Iterator[bytes]:
+        """SHA-1 of the first tokens of each document, `<|endoftext|>` aside; none if the source wants none."""
+        longest = self.source.signature_tokens
+        if longest == 0:
+            return
+        ends = np.cumsum(batch.lengths)
+        for start, end in zip(ends - batch.lengths + 1, ends, strict=True):
+            body = batch.tokens[start : end if longest is None else min(end, start + longest)]
+            yield hashlib.sha1(body.tobytes(), usedforsecurity=False).digest()
+
+    def _save(self) -> None:
+        """Keeps the state of both splits as of the last finished shard, in one file that is replaced at once."""
+        states = {name: writer.state() for name, writer in self.splits.items()}
+        text = json.dumps({name: values for name, (values, _) in states.items()})
+        fresh = self.working / f"new-{STATE}"
+        arrays: dict[str, Any] = {name: waiting for name, (_, waiting) in states.items()}
+        arrays["text"] = np.frombuffer(text.encode(), np.uint8)
+        arrays["signatures"] = np.frombuffer(b"".join(sorted(self.signatures)), np.uint8).reshape(-1, 20)
+        np.savez(fresh, **arrays)
+        fresh.replace(self.working / STATE)
+        self.saved_chunks = self.splits["train"].chunks_written
+
+    def _load(self) -> None:
+        path = self.working / STATE
+        if path.exists():
+            with np.load(path) as saved:
+                states = json.loads(saved["text"].tobytes())
+                self.signatures = {row.tobytes() for row in saved["signatures"]}
+                for name, writer in self.splits.items():
+                    writer.load_state(states[name], saved[name])
+            self.saved_chunks = self.splits["train"].chunks_written
+
+
+def _batches(shard: Shard, seed: tuple[int, int] | None) -> Iterator[list[str]]:
+    """The documents of a shard, a few at a time: in file order, or shuffled by a seed."""
+    texts = shard.documents()
+    order: NDArray[np.int64] = np.arange(len(texts))
+    if seed is not None:
+        order = np.random.RandomState(list(seed)).permutation(len(texts))  # a stream that numpy keeps as it is
+    for start in range(0, len(order), BATCH_DOCUMENTS):
+        yield [text or "" for text in texts.take(order[start : start + BATCH_DOCUMENTS]).to_pylist()]
 
 
 def _version(package: str) -> str:
@@ -129,61 +263,3 @@ def _version(package: str) -> str:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
         return "not installed"
-
-
-def _write_split(
-    folder: Path, name: str, documents: Iterable[str], tokenizer: tiktoken.Encoding, block: int, chunk_size: int
-) -> Split:
-    counts = dict.fromkeys(
-        ("documents", "empty_documents", "text_bytes", "tokens", "blocks", "dropped_tokens", "largest_token"), 0
-    )
-
-    def encoded() -> Iterator[Tokens]:
-        for text in documents:
-            counts["documents"] += 1
-            counts["empty_documents"] += not text
-            counts["text_bytes"] += len(text.encode("utf-8", "surrogatepass"))
-            yield encode_document(tokenizer, text)
-
-    # LitData's writer in this process, not `optimize`: that starts processes, clears folders outside of the corpus,
-    # and leaves an index behind when a worker fails. An item is one chunk, so no token is lost at a chunk's end.
-    cache = Cache(str(folder / name), chunk_size=chunk_size, item_loader=TokensLoader(block_size=block))
-    for number, tokens in enumerate(_pieces(encoded(), chunk_size, token_dtype(tokenizer.n_vocab))):
-        whole = len(tokens) // block * block
-        counts["tokens"] += len(tokens)
-        counts["blocks"] += whole // block
-        counts["dropped_tokens"] += len(tokens) - whole
-        if whole:
-            counts["largest_token"] = max(counts["largest_token"], int(tokens[:whole].max()))
-            cache[number] = tokens[:whole]
-    require(counts["blocks"] > 0, f"{name} tokens", counts["tokens"], f"fewer than one block of {block}")
-    cache.done()
-    cache._merge_no_wait()  # `merge` waits for rank 0, and the preparing process need not have that rank
-    index = folder / name / "index.json"
-    chunks = [folder / name / chunk["filename"] for chunk in json.loads(index.read_text())["chunks"]]
-    return Split(
-        **counts,
-        index=StoredFile.describe(folder, index),
-        chunks=tuple(StoredFile.describe(folder, chunk) for chunk in chunks),
-    )
-
-
-def _pieces(documents: Iterable[Tokens], size: int, dtype: np.dtype[Any]) -> Iterator[Tokens]:
-    """The documents one after another, cut into arrays of exactly `size` tokens, and one last shorter array."""
-    piece = np.empty(size, dtype=dtype)
-    filled = 0
-    for tokens in documents:
-        while len(tokens):
-            taken = tokens[: size - filled]
-            piece[filled : filled + len(taken)] = taken
-            filled += len(taken)
-            tokens = tokens[len(taken) :]
-            if filled == size:
-                yield piece
-                filled = 0
-    yield piece[:filled]
-
-
-def user_cache_folder() -> Path:
-    """Where prepared corpora are kept by default: $XDG_CACHE_HOME/looplit or ~/.cache/looplit."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "looplit"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -10,6 +12,8 @@ from numpy.typing import NDArray
 
 from looplit.errors import InputError
 
+# White space as the patterns of tiktoken know it: Python's, but for four control characters.
+LONG_WHITE_SPACE = re.compile(r"[^\S\x1c-\x1f]{1000,}+(?!\Z)")
 END_OF_TEXT = "<|endoftext|>"
 
 Tokens = NDArray[np.unsignedinteger[Any]]  # uint16 or uint32, by `token_dtype`
@@ -62,7 +66,38 @@ def encode_document(tokenizer: tiktoken.Encoding, text: str) -> Tokens:
     >>> encode_document(load_tokenizer("bytes"), "hi").tolist()
     [256, 104, 105]
     """
-    return np.array([tokenizer.eot_token, *tokenizer.encode_ordinary(text)], dtype=token_dtype(tokenizer.n_vocab))
+    body = _encode_ordinary(tokenizer, text)
+    tokens: Tokens = np.empty(1 + len(body), dtype=token_dtype(tokenizer.n_vocab))
+    tokens[0] = tokenizer.eot_token
+    tokens[1:] = body
+    return tokens
+
+
+def _encode_ordinary(tokenizer: tiktoken.Encoding, text: str) -> NDArray[np.uint32]:
+    """`encode_ordinary` without the detour through a list of Python numbers."""
+    try:
+        return tokenizer.encode_to_numpy(text, disallowed_special=())
+    except UnicodeEncodeError:  # a lone surrogate, which that function does not mend
+        return np.array(tokenizer.encode_ordinary(text), dtype=np.uint32)
+    except ValueError:  # the pattern's search gives up
+        parts = split_white_space(text)
+        if len(parts) == 1:
+            raise
+        return np.concatenate([_encode_ordinary(tokenizer, part) for part in parts])
+
+
+def split_white_space(text: str) -> list[str]:
+    r"""Cuts the text before the last character of every very long run of white space that does not end it.
+
+    The pattern of GPT-2 ends in `\s+(?!\S)|\s+`: it takes a run but for the last character, which goes with what
+    follows. It searches that place backwards, and gives up in a run of some hundred thousand characters. Cut here, the
+    tokens stay as they are (with the patterns of later encodings, save where such a run ends in a newline).
+
+    >>> [len(part) for part in split_white_space("a" + " " * 5000 + "b")]
+    [5000, 2]
+    """
+    cuts = [0, *(run.end() - 1 for run in LONG_WHITE_SPACE.finditer(text)), len(text)]
+    return [text[start:end] for start, end in pairwise(cuts)]
 
 
 def token_byte_counts(tokenizer: tiktoken.Encoding) -> NDArray[np.int64]:

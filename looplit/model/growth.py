@@ -87,8 +87,8 @@ def grow(backbone: Growable, passes: int, *, any_target: bool = False) -> list[t
 
 
 def save_passes(backbone: Growable, checkpoint: dict[str, Any]) -> None:
-    """Puts the current K into a checkpoint."""
-    checkpoint[PASSES_KEY] = backbone.passes
+    """Puts the current K into a checkpoint, unless a callback has put another one there."""
+    checkpoint.setdefault(PASSES_KEY, backbone.passes)
 
 
 def restore_passes(backbone: Growable, checkpoint: dict[str, Any]) -> None:

@@ -74,7 +74,7 @@ def lens_map(readings: TokenReadings, texts: Sequence[Sequence[str]], shown: Seq
         axes.set_yticks(range(depth), [site_label(site) for site in readings.sites], fontsize=5.5)
         axes.set_xticks(range(n_tokens), list(shown), fontsize=5.5)
         axes.set_xlabel("input token")
-        figure.colorbar(image, ax=axes, label="KL from the final prediction, nats")
+        figure.colorbar(image, ax=axes, label="KL, nats")
     return figure
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tiktoken
 
-from looplit.data.tokenizer import encode_document, load_tokenizer, token_byte_counts, token_dtype
+from looplit.data.tokenizer import encode_document, load_tokenizer, split_white_space, token_byte_counts, token_dtype
 from looplit.errors import InputError
 
 TEXT = "Grüße, 世界! 🙂\n\ttabs  and <|endoftext|> spelled out\x00"
@@ -52,6 +52,37 @@ def test_gpt2_is_the_published_vocabulary(request: pytest.FixtureRequest) -> Non
     tokenizer = load_tokenizer("gpt2")
     assert (tokenizer.n_vocab, tokenizer.eot_token) == (50257, 50256)
     assert encode_document(tokenizer, "Hello world").tolist() == [50256, 15496, 995]
+
+
+@pytest.mark.parametrize("name", ["bytes", "gpt2"])
+@pytest.mark.parametrize("run", ["a", " ", "\n", "=", "é", " a"])
+def test_a_very_long_run_of_one_character(name: str, run: str, request: pytest.FixtureRequest) -> None:
+    """A merge that is quadratic in the length of a run would take hours for a million."""
+    if name == "gpt2":
+        _use_shared_files(request)
+    tokenizer = load_tokenizer(name)
+    text = run * 1_000_000 + "b"
+    tokens = encode_document(tokenizer, text)
+    assert tokenizer.decode_bytes(tokens[1:].tolist()).decode() == text
+
+
+@pytest.mark.parametrize("run", [" ", "\n", "\t", " \n", "\u3000"])
+def test_cuts_in_white_space_change_no_token(run: str, request: pytest.FixtureRequest) -> None:
+    _use_shared_files(request)
+    tokenizer = load_tokenizer("gpt2")
+    for before in ("", "word", "'", "\n \n"):
+        for after in ("b", " b", "1", "!", "\x1c", "", "\nb"):
+            text = before + run * 3000 + after + run * 2000 + "end"  # short enough to be encoded whole
+            parts = split_white_space(text)
+            assert len(parts) == 3 - (after == "")
+            assert [token for part in parts for token in tokenizer.encode_ordinary(part)] == (
+                tokenizer.encode_ordinary(text)
+            )
+
+
+def test_a_run_that_ends_the_text_is_not_cut() -> None:
+    assert split_white_space("a" + " " * 3000) == ["a" + " " * 3000]
+    assert split_white_space("a" + " " * 900 + "b") == ["a" + " " * 900 + "b"]
 
 
 def test_type_follows_the_vocabulary() -> None:

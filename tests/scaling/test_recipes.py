@@ -25,9 +25,11 @@ from looplit.scaling.tuning import Tuning
 from looplit.scaling.variants import deep_narrow, family_named, fixed_allocation, width_only
 
 KEYS = {
-    "family", "depth", "width", "heads", "split", "passes", "vocabulary", "context", "batch_tokens",
-    "stored_parameters", "initial_parameters", "nonembedding_parameters", "recurrent_parameters", "executed_depth",
-    "steps", "tokens", "learning_rate", "embedding_lr", "head_lr", "hyperparameters", "flops_per_token", "training_flops",
+    "family", "depth", "width", "heads", "split",
+    "passes", "vocabulary", "context", "batch_tokens", "stored_parameters",
+    "initial_parameters", "nonembedding_parameters", "recurrent_parameters", "executed_depth", "steps",
+    "tokens", "learning_rate", "embedding_lr", "head_lr", "hyperparameters",
+    "flops_per_token", "training_flops",
 }  # fmt: skip
 
 

@@ -1,0 +1,70 @@
+"""KL effective depth during a run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import lightning as L
+from torch import Tensor
+
+from looplit.callbacks.sampled import SampledValidation, sum_over_processes
+from looplit.callbacks.tensorboard import add_figure
+from looplit.eval.lens import THRESHOLD, Direction, LensResult, lens
+
+
+class EffectiveDepth(SampledValidation):
+    """Reads the logit lens on validation: effective depth, KL and agreement of every executed block.
+
+    Logs `depth/effective_depth`, `depth_kl/…` and `depth_agreement/…` for every block, and the figure `depth/lens`.
+    Costs two forwards and, per executed block, two decodings of `tokens` tokens; nothing between its calls.
+
+    Args:
+        every_n_validations: 1 for every validation. The run's last is always read.
+        tokens: Most tokens to read, from the beginning of the validation data.
+        threshold: Of the effective depth, in nats.
+        direction: "final_decoded" for KL(final ‖ decoded), "decoded_final" for the other.
+
+    Example:
+        >>> from looplit.callbacks import EffectiveDepth
+        >>> callback = EffectiveDepth(every_n_validations=4, tokens=16_384)
+    """
+
+    def __init__(
+        self,
+        every_n_validations: int = 1,
+        tokens: int = 65_536,
+        threshold: float = THRESHOLD,
+        direction: Direction = "final_decoded",
+    ) -> None:
+        super().__init__(tokens, every_n_validations)
+        self.threshold = threshold
+        self.direction = direction
+        self.result: LensResult | None = None
+        """The last reading."""
+
+    @property
+    def run_results(self) -> dict[str, Any]:
+        """What `result.json` says about it."""
+        return {} if self.result is None else {"effective_depth": self.result.effective_depth}
+
+    def measure(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, batches: Sequence[tuple[Tensor, Tensor]]
+    ) -> None:
+        reduce = partial(sum_over_processes, trainer)
+        result = lens(pl_module, batches, threshold=self.threshold, direction=self.direction, reduce=reduce)
+        self.result = result
+        pl_module.log("depth/effective_depth", float(result.effective_depth))
+        for i, label in enumerate(result.labels):
+            place = f"{i + 1:02d}_{label.replace(' ', '_')}"
+            pl_module.log(f"depth_kl/{place}", result.kl[i])
+            pl_module.log(f"depth_agreement/{place}", result.agreement[i])
+        add_figure(trainer, "depth/lens", lambda: _figure(pl_module, result))
+
+
+def _figure(pl_module: L.LightningModule, result: LensResult) -> Any:
+    from looplit.plots.lens import lens_figure
+
+    family = getattr(pl_module, "family", None)
+    return lens_figure({getattr(family, "name", type(pl_module).__name__): result})

@@ -1,0 +1,153 @@
+"""`python -m looplit prepare`: from text to a prepared corpus."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from looplit.arguments import CommandParser, count
+from looplit.data.remote import user_cache_folder
+from looplit.errors import InputError, require
+
+if TYPE_CHECKING:
+    from looplit.data.corpus import Corpus
+    from looplit.data.sources import Source
+
+DESCRIPTION = """\
+Tokenize text into a folder that training reads. SOURCE is one of
+
+  fineweb, fineweb-edu   as the growth study reads them
+  standard-library       the text of the running Python; no download
+  a file or folder       of parquet, JSON lines (also .gz, .zst, .bz2) or text (a document per file)
+  owner/name             a dataset on the hub; owner/name/data/train- takes the files whose paths begin so
+
+The folder appears when everything is done. An interrupted preparation continues with --resume; without it, what it
+left behind is removed. A shard's text is held in memory (4 GB for FineWeb). All of FineWeb's training text is 300 GB
+of downloads and 200 GB of tokens: --tokens takes what a run needs.
+"""
+
+
+def prepare_main(argv: list[str]) -> int:
+    """`prepare SOURCE --folder FOLDER …`: writes a corpus, or finds it there, and prints what it holds.
+
+    Raises:
+        InputError: Wrong input, in one line.
+        RunStopped: A tokenizing process was killed.
+    """
+    parser = prepare_parser()
+    args = parser.parse_args(argv)
+    for name in ("context", "workers"):
+        require(getattr(args, name) >= 1, name, getattr(args, name), "must be at least 1")
+    # The writer brings torch: not for --help, nor for an argument that is wrong.
+    from looplit.data.prepare import prepare_corpus
+    from looplit.data.tokenizer import load_tokenizer
+
+    corpus = prepare_corpus(
+        Path(args.folder).expanduser(),
+        source_of(args),
+        load_tokenizer(args.tokenizer),
+        args.context + 1,
+        tokens=args.tokens,
+        seed=args.seed,
+        workers=args.workers,
+        resume=args.resume,
+        progress=not args.quiet,
+    )
+    if not args.quiet:
+        print(summary(corpus), end="")
+    return 0
+
+
+def prepare_parser() -> argparse.ArgumentParser:
+    """The options of `prepare`."""
+    parser = CommandParser(
+        prog="python -m looplit prepare", description=DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    add("source", metavar="SOURCE")
+    add("--folder", required=True, help="where the corpus will lie")
+    add("--tokenizer", default="gpt2", help="bytes, or an encoding of tiktoken (default %(default)s)")
+    add("--context", type=int, default=2048, help="tokens a model will see (default %(default)s)")
+    add("--tokens", type=count, help="training tokens at most, e.g. 30B (default all)")
+    add("--workers", type=int, default=os.cpu_count() or 1, help="tokenizing processes (default one per core)")
+    add("--resume", action="store_true", help="continue an interrupted preparation")
+    add("--seed", type=int, default=0, help="of the order of the documents (default %(default)s)")
+    add("--quiet", action="store_true", help="no progress bar and no summary")
+    group = parser.add_argument_group("text of one's own, and of the hub")
+    group.add_argument("--column", help="name of the text in parquet and JSON lines (default text)")
+    group.add_argument(
+        "--validation", metavar="PATH", help="separate validation files; default a sample of the documents, by hash"
+    )  # fmt: skip
+    group.add_argument("--val-tokens", type=count, help="validation tokens at most (default 10M)")
+    group.add_argument("--revision", help="commit, tag or branch on the hub (default main)")
+    group = parser.add_argument_group("hub")
+    group.add_argument("--downloads", metavar="PATH", help="where its files are kept (default a user cache folder)")
+    group.add_argument("--offline", action="store_true", help="take the files that lie in --downloads")
+    return parser
+
+
+def source_of(args: argparse.Namespace) -> Source:
+    """The source that parsed options name.
+
+    Raises:
+        InputError: There is no such source, or an option that it does not have.
+    """
+    from looplit.data import sources
+
+    name = args.source
+    own, of_hub = (
+        {option: getattr(args, option) for option in options if getattr(args, option)}
+        for options in (("column", "validation", "val_tokens", "revision"), ("downloads", "offline"))
+    )
+    published = {
+        "fineweb": (sources.fineweb, sources.FINEWEB, sources.FINEWEB_REVISION),
+        "fineweb-edu": (sources.fineweb_edu, sources.FINEWEB_EDU, sources.FINEWEB_EDU_REVISION),
+    }
+    if name in published:
+        make, dataset, revision = published[name]
+        _refuse(own, name)
+        return make(_downloads(args, dataset, revision), offline=args.offline)
+    if name == "standard-library":
+        _refuse({**own, **of_hub}, name)
+        return sources.standard_library()
+    path = Path(name).expanduser()
+    if path.exists():
+        _refuse([*(option for option in own if option == "revision"), *of_hub], name)
+        if "validation" in own:
+            own["validation"] = Path(own["validation"]).expanduser()
+        return sources.local_files(path, **own)
+    require(
+        re.fullmatch(r"[\w.-]+/[\w.-]+(/.*)?", name) is not None, "source", name,
+        f"must be {', '.join(published)}, standard-library, a file, a folder, or owner/name on the hub",
+    )  # fmt: skip
+    dataset = "/".join(name.split("/")[:2])
+    return sources.hub_dataset(
+        name, _downloads(args, dataset, args.revision or "main"), **own, offline=args.offline
+    )  # fmt: skip
+
+
+def _refuse(options: Iterable[str], source: str) -> None:
+    for option in options:
+        raise InputError(f"--{option.replace('_', '-')}: is not for the source {source}")
+
+
+def _downloads(args: argparse.Namespace, dataset: str, revision: str) -> Path:
+    if args.downloads is not None:
+        return Path(args.downloads).expanduser()
+    return user_cache_folder() / "downloads" / dataset.replace("/", "--") / revision
+
+
+def summary(corpus: Corpus) -> str:
+    """What a corpus holds, a line per split."""
+    lines = [f"{corpus.folder}: {corpus.settings['tokenizer']} tokens in blocks of {corpus.block}, {corpus.dtype}"]
+    for name, split in corpus.splits.items():
+        lines.append(
+            f"{name:10}  {split.tokens:,} tokens in {split.blocks:,} blocks, {split.dropped_tokens:,} tokens left at "
+            f"the end; {split.documents:,} documents, {split.empty_documents:,} empty, "
+            f"{split.excluded_documents:,} left out"
+        )
+    return "".join(f"{line}\n" for line in lines)

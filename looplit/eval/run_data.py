@@ -1,0 +1,62 @@
+"""The data that a finished run was validated on, found from its checkpoint."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import Any
+
+import yaml
+from lightning import LightningDataModule
+
+import looplit.data
+from looplit.data import TokenData
+from looplit.errors import InputError, require
+from looplit.eval.sample import TokenSample
+
+CONFIG = "config.yaml"  # what a run started from the command line leaves in its folder
+
+
+def validation_sample(
+    checkpoint: str | Path, data: str | None, context: int, tokens: int, batch_size: int | None = None
+) -> TokenSample:
+    """The first validation tokens for a checkpoint.
+
+    Args:
+        checkpoint: Of a run started from the command line, unless `data` is given.
+        data: A prepared corpus; default the data of the checkpoint's run.
+        context: Of the model; windows of the corpus must have this length if `data` is given.
+        tokens: Most tokens.
+        batch_size: Rows per batch; default the data's.
+
+    Raises:
+        InputError: No such data, or none to be found.
+    """
+    module = run_data(checkpoint) if data is None else TokenData(data, context=context)
+    if batch_size is not None:
+        require(batch_size >= 1, "batch_size", batch_size, "must be at least 1")
+        module.batch_size = batch_size  # type: ignore[attr-defined]
+    module.prepare_data()
+    module.setup("validate")
+    return TokenSample(tokens).fill(module.val_dataloader())
+
+
+def run_data(checkpoint: str | Path) -> LightningDataModule:
+    """The data module of the run that wrote a checkpoint, as its `config.yaml` says.
+
+    Raises:
+        InputError: There is no such file near the checkpoint, or its data cannot be built.
+    """
+    folders = Path(checkpoint).resolve().parents
+    path = next((folder / CONFIG for folder in folders[:2] if (folder / CONFIG).is_file()), None)
+    if path is None:
+        raise InputError(f"data = None: there is no {CONFIG} of its run near {checkpoint}; name a prepared corpus")
+    given: Any = yaml.safe_load(path.read_text()).get("data") or {}
+    class_path, arguments = given.get("class_path"), given.get("init_args") or {}
+    try:
+        package, _, name = str(class_path).rpartition(".")
+        module = getattr(importlib.import_module(package) if package else looplit.data, name)(**arguments)
+    except (ImportError, AttributeError, TypeError) as error:
+        raise InputError(f"data = {class_path!r} in {path}: cannot be built ({error})") from None
+    assert isinstance(module, LightningDataModule)
+    return module

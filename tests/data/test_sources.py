@@ -1,0 +1,370 @@
+"""Sources: the rules of FineWeb and FineWeb-Edu, local files of every kind, the hub with its failures."""
+
+from __future__ import annotations
+
+import dataclasses
+import gzip
+import hashlib
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from looplit.data import Corpus, load_tokenizer, prepare_corpus
+from looplit.data.dataset import BlockDataset
+from looplit.data.hub import ATTEMPTS, HubDataset, HuggingFaceHub
+from looplit.data.shards import as_documents, text_shards
+from looplit.data.sources import (
+    FINEWEB_EDU_REVISION,
+    FINEWEB_REVISION,
+    VALIDATION_PER_MILLE,
+    fineweb,
+    fineweb_edu,
+    hub_dataset,
+    local_files,
+)
+from looplit.data.tokenizer import encode_document
+from looplit.errors import InputError
+
+BYTES = load_tokenizer("bytes")
+BLOCK = 65
+WriteParquet = Callable[..., None]
+
+
+class FakeHub:
+    """A hub whose datasets are folders: root/owner/name. Its first `failures` requests fail."""
+
+    def __init__(self, root: Path, failures: int = 0, error: Exception | None = None) -> None:
+        self.root = root
+        self.failures = failures
+        self.error = error or ConnectionError("reset by peer\nand a long story")
+        self.requests: list[tuple[str, ...]] = []
+
+    def _answer(self, *request: str) -> None:
+        self.requests.append(request)
+        if len(self.requests) <= self.failures:
+            raise self.error
+
+    def list_files(self, dataset: str, revision: str, folder: str) -> dict[str, int]:
+        self._answer("list", dataset, revision, folder)
+        root = self.root / dataset
+        files = [path for path in (root / folder).rglob("*") if path.is_file()]
+        return {path.relative_to(root).as_posix(): path.stat().st_size for path in files}
+
+    def download(self, dataset: str, revision: str, name: str, folder: Path) -> None:
+        self._answer("download", dataset, revision, name)
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes((self.root / dataset / name).read_bytes())
+
+
+def prepare(folder: Path, source: Any, **options: Any) -> Corpus:
+    return prepare_corpus(folder, source, BYTES, BLOCK, **options)
+
+
+def tokens_of(texts: list[str]) -> np.ndarray:
+    return np.concatenate([encode_document(BYTES, text) for text in texts])
+
+
+def read(corpus: Corpus, split: str) -> list[int]:
+    blocks: list[int] = np.array(list(BlockDataset(corpus, split, shuffle=False))).ravel().tolist()
+    return blocks
+
+
+def shuffled(shards: list[list[str]]) -> list[str]:
+    return [
+        texts[place]
+        for number, texts in enumerate(shards)
+        for place in np.random.RandomState([0, number]).permutation(len(texts))
+    ]
+
+
+@pytest.fixture
+def fineweb_hub(tmp_path: Path, parquet_file: WriteParquet, library_texts: list[str]) -> FakeHub:
+    """Both datasets in miniature. In FineWeb, sample/100BT has documents of sample/10BT again, one with a new end."""
+    root = tmp_path / "hub"
+    ten, hundred = library_texts[:60], library_texts[60:200]
+    again = ["", ten[3], ten[5][:64] + " but then it goes on differently", ten[7][:63] + "is new", ten[50]]
+    for name, texts in (
+        ("10BT/000_00000", ten[:40]), ("10BT/001_00000", ten[40:]),
+        ("100BT/000_00000", hundred[:50] + again), ("100BT/001_00000", hundred[50:]),
+    ):  # fmt: skip
+        parquet_file(root / "HuggingFaceFW/fineweb/sample" / f"{name}.parquet", texts)
+    for number in range(3):
+        texts = library_texts[50 * number : 50 * number + 50]
+        parquet_file(root / "HuggingFaceFW/fineweb-edu/sample/100BT" / f"00{number}_00000.parquet", texts)
+    return FakeHub(root)
+
+
+def test_fineweb(fineweb_hub: FakeHub, tmp_path: Path, library_texts: list[str]) -> None:
+    source = fineweb(tmp_path / "downloads", fineweb_hub)
+    assert (source.val_tokens, source.signature_tokens) == (10_000_000, 64)
+    assert source.settings["revision"] == "9bb295ddab0e05d785b879661af7260fed5140fc"
+    val_tokens = len(tokens_of(library_texts[:45])) - 100  # the budget ends in document 44, of the second file
+    corpus = prepare(tmp_path / "corpus", dataclasses.replace(source, val_tokens=val_tokens))
+    validation, train = corpus.splits["validation"], corpus.splits["train"]
+    assert read(corpus, "validation") == tokens_of(library_texts[:45]).tolist()[: val_tokens // BLOCK * BLOCK]
+    assert validation.documents == 45
+    assert validation.shards == ("sample/10BT/000_00000.parquet", "sample/10BT/001_00000.parquet")
+
+    seen = {hashlib.sha1(encode_document(BYTES, text)[1:65].tobytes()).digest() for text in library_texts[:45]}
+    first, second = library_texts[60:110], library_texts[110:200]
+    again = ["", library_texts[3], library_texts[5][:64] + " but then it goes on differently",
+             library_texts[7][:63] + "is new", library_texts[50]]  # fmt: skip
+    kept = [
+        text
+        for text in shuffled([first + again, second])
+        if hashlib.sha1(encode_document(BYTES, text)[1:65].tobytes()).digest() not in seen
+    ]
+    assert {"", library_texts[7][:63] + "is new", library_texts[50]} <= {*kept}  # 50 comes after the budget
+    tokens = tokens_of(kept)
+    assert read(corpus, "train") == tokens.tolist()[: len(tokens) // BLOCK * BLOCK]
+    assert train.excluded_documents == 145 - len(kept) >= 2
+    assert {request[2] for request in fineweb_hub.requests} == {FINEWEB_REVISION}
+
+
+def test_fineweb_edu(fineweb_hub: FakeHub, tmp_path: Path, library_texts: list[str]) -> None:
+    source = fineweb_edu(tmp_path / "downloads", fineweb_hub)
+    assert (source.val_tokens, source.signature_tokens) == (10_200_000, 0)
+    corpus = prepare(tmp_path / "corpus", dataclasses.replace(source, val_tokens=BLOCK * 100))
+    assert read(corpus, "validation") == tokens_of(library_texts[:50]).tolist()[: BLOCK * 100]
+    tokens = tokens_of(shuffled([library_texts[50:100], library_texts[100:150]]))
+    assert read(corpus, "train") == tokens.tolist()[: len(tokens) // BLOCK * BLOCK]
+    assert corpus.splits["validation"].shards == ("sample/100BT/000_00000.parquet",)
+    assert corpus.splits["train"].excluded_documents == 0
+    assert {request[2] for request in fineweb_hub.requests} == {FINEWEB_EDU_REVISION}
+
+
+def test_only_the_shards_that_a_budget_needs_are_fetched(fineweb_hub: FakeHub, tmp_path: Path) -> None:
+    source = dataclasses.replace(fineweb(tmp_path / "downloads", fineweb_hub), val_tokens=1000)
+    prepare(tmp_path / "corpus", source, tokens=2000)
+    fetched = [request[3] for request in fineweb_hub.requests if request[0] == "download"]
+    assert fetched == ["sample/10BT/000_00000.parquet", "sample/100BT/000_00000.parquet"]
+
+
+def test_nothing_is_asked_when_files_are_there(fineweb_hub: FakeHub, tmp_path: Path) -> None:
+    first = prepare(tmp_path / "one", fineweb(tmp_path / "downloads", fineweb_hub))
+    silent = FakeHub(tmp_path / "hub", failures=10**9, error=AssertionError("asked"))
+    again = prepare(tmp_path / "two", fineweb(tmp_path / "downloads", silent))
+    (tmp_path / "downloads" / "listing.json").unlink()
+    offline = prepare(tmp_path / "three", fineweb(tmp_path / "downloads", silent, offline=True))
+    assert first.splits == again.splits == offline.splits
+    assert silent.requests == []
+    with pytest.raises(InputError, match=r"no parquet, JSON lines or text in .* \(offline\)"):
+        prepare(tmp_path / "four", fineweb(tmp_path / "nothing", silent, offline=True))
+
+
+def test_failures_of_the_hub_are_retried(fineweb_hub: FakeHub, tmp_path: Path) -> None:
+    waits: list[float] = []
+    fineweb_hub.failures = 3
+    files = HubDataset("HuggingFaceFW/fineweb", "main", tmp_path / "d", fineweb_hub, wait=waits.append)
+    assert files.names("sample/10BT/") == [f"sample/10BT/00{number}_00000.parquet" for number in range(2)]
+    assert waits == [1, 2, 4]
+    fineweb_hub.failures = 10**9
+    with pytest.raises(InputError, match="source = 'HuggingFaceFW/fineweb' at main: reset by peer$"):
+        files.path("sample/10BT/000_00000.parquet")
+    assert len(waits) == 3 + ATTEMPTS - 1
+
+
+def test_a_refusal_is_not_retried(fineweb_hub: FakeHub, tmp_path: Path) -> None:
+    error = OSError("404 Client Error: no such dataset")
+    error.response = type("Response", (), {"status_code": 404})()  # type: ignore[attr-defined]
+    fineweb_hub.failures, fineweb_hub.error = 10**9, error
+    files = HubDataset("owner/nothing", "main", tmp_path / "d", fineweb_hub, wait=lambda seconds: pytest.fail("waited"))
+    with pytest.raises(InputError, match="404 Client Error"):
+        files.names("")
+
+
+def test_a_cut_download_is_fetched_again_or_refused(fineweb_hub: FakeHub, tmp_path: Path) -> None:
+    files = HubDataset("HuggingFaceFW/fineweb", "main", tmp_path / "d", fineweb_hub)
+    name = files.names("sample/10BT/")[0]
+    path = files.path(name)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-1])
+    assert files.path(name).read_bytes() == whole
+    source = fineweb_hub.root / "HuggingFaceFW/fineweb" / name
+    source.write_bytes(whole[:-1])
+    path.unlink()
+    with pytest.raises(InputError, match="the hub gave another size"):
+        files.path(name)
+
+
+def test_a_dataset_of_the_hub(fineweb_hub: FakeHub, tmp_path: Path, parquet_file: WriteParquet) -> None:
+    folder = fineweb_hub.root / "owner/stories/data"
+    parquet_file(folder / "train-00000.parquet", [f"story {number} " * 9 for number in range(300)], column="story")
+    parquet_file(folder / "validation-00000.parquet", [f"other {number} " * 9 for number in range(9)], column="story")
+    (folder / "README.md.bin").write_text("")
+    source = hub_dataset(
+        "owner/stories/data/train-", tmp_path / "d", column="story", validation="data/validation-", hub=fineweb_hub
+    )
+    corpus = prepare(tmp_path / "corpus", source)
+    assert corpus.settings["source"] == "owner/stories"
+    assert (corpus.splits["train"].documents, corpus.splits["validation"].documents) == (300, 9)
+    with pytest.raises(InputError, match=r"source = 'owner/stories/data/test-': no parquet"):
+        prepare(tmp_path / "none", hub_dataset("owner/stories/data/test-", tmp_path / "d", hub=fineweb_hub))
+
+
+def test_without_huggingface_hub_there_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    with pytest.raises(InputError, match="pip install huggingface_hub"):
+        prepare(tmp_path / "corpus", fineweb(tmp_path / "downloads"))
+
+
+def test_what_is_asked_of_huggingface_hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Its functions and arguments, by a stand-in of the library."""
+    asked: list[tuple[Any, ...]] = []
+
+    class Api:
+        def list_repo_tree(self, repo_id: str, path_in_repo: str | None = None, **options: Any) -> list[Any]:
+            asked.append((repo_id, path_in_repo, options))
+            file = SimpleNamespace(path="data/a.parquet", size=4, blob_id="0")
+            return [file, SimpleNamespace(path="data", tree_id="0")]
+
+    def download(repo_id: str, filename: str, **options: Any) -> str:
+        asked.append((repo_id, filename, options))
+        (tmp_path / "data").mkdir()
+        (tmp_path / filename).write_bytes(b"PAR1")
+        return filename
+
+    library = SimpleNamespace(HfApi=Api, hf_hub_download=download)
+    monkeypatch.setitem(sys.modules, "huggingface_hub", library)  # type: ignore[arg-type]
+    files = HubDataset("owner/name", "v1", tmp_path, HuggingFaceHub())
+    assert files.path(files.names("data/")[0]).read_bytes() == b"PAR1"
+    assert asked == [
+        ("owner/name", "data", {"recursive": True, "revision": "v1", "repo_type": "dataset"}),
+        ("owner/name", "data/a.parquet", {"revision": "v1", "repo_type": "dataset", "local_dir": tmp_path}),
+    ]
+
+
+@pytest.fixture
+def mixed(tmp_path: Path, parquet_file: WriteParquet, library_texts: list[str]) -> tuple[Path, list[str]]:
+    """A folder of every kind of file, and the documents in order of the files: parquet and JSON, then texts."""
+    folder = tmp_path / "mixed"
+    parquet_file(folder / "a.parquet", [*library_texts[:120], None])
+    with gzip.open(folder / "b.jsonl.gz", "wt", encoding="utf-8") as file:
+        file.writelines(json.dumps({"text": text, "id": 1}) + "\n\n" for text in library_texts[120:150])
+    (folder / "deeper").mkdir()
+    (folder / "deeper" / "c.ndjson").write_text('{"text": null}\n{"text": "lone \\ud800 surrogate"}\n')
+    for number, text in enumerate(library_texts[150:160]):
+        (folder / "deeper" / f"{number}.txt").write_text(text, encoding="utf-8")
+    (folder / "notes.bin").write_bytes(b"\0")
+    documents = [
+        *library_texts[:120],
+        "",
+        *library_texts[120:150],
+        "",
+        "lone \ufffd surrogate",
+        *library_texts[150:160],
+    ]
+    return folder, documents
+
+
+def test_local_files_of_every_kind(mixed: tuple[Path, list[str]], tmp_path: Path) -> None:
+    folder, documents = mixed
+    before = {path: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.rglob("*") if path.is_file()}
+    source = local_files(folder)
+    shards = source.shards().training
+    assert [shard.name for shard in shards] == [
+        "a.parquet", "b.jsonl.gz", "deeper/c.ndjson", "deeper/0.txt … deeper/9.txt",
+    ]  # fmt: skip
+    assert [text or "" for shard in shards for text in shard.documents().to_pylist()] == documents
+    corpus = prepare(tmp_path / "corpus", source)
+    assert {path: hashlib.sha256(path.read_bytes()).hexdigest() for path in before} == before
+
+    def drawn(text: str) -> bool:
+        return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") % 1000 < VALIDATION_PER_MILLE
+
+    train, validation = corpus.splits["train"], corpus.splits["validation"]
+    held_out = [text for text in documents if drawn(text)]
+    assert validation.documents == len(held_out) > 0
+    assert validation.tokens == len(tokens_of(held_out))
+    assert train.documents == len(documents) - len(held_out)
+    assert train.excluded_documents == len(held_out)
+
+
+def test_separate_validation_files(mixed: tuple[Path, list[str]], tmp_path: Path) -> None:
+    folder, documents = mixed
+    (tmp_path / "held_out.txt").write_text(documents[3])
+    corpus = prepare(tmp_path / "corpus", local_files(folder, validation=tmp_path / "held_out.txt"))
+    assert corpus.splits["validation"].documents == 1
+    assert corpus.splits["train"].excluded_documents == 1  # the same document
+    (tmp_path / "held_out.txt").write_text(documents[4])
+    with pytest.raises(InputError, match="holds a corpus of validation "):
+        prepare(tmp_path / "corpus", local_files(folder, validation=tmp_path / "held_out.txt"))
+
+
+def test_one_file(tmp_path: Path, library_texts: list[str]) -> None:
+    path = tmp_path / "text.jsonl"
+    path.write_text("".join(json.dumps({"body": text}) + "\n" for text in library_texts))
+    corpus = prepare(tmp_path / "corpus", local_files(path, column="body"))
+    assert corpus.splits["train"].shards == ("text.jsonl",)
+
+
+def test_what_cannot_be_read_is_one_line(tmp_path: Path, parquet_file: WriteParquet) -> None:
+    def refused(line: str, path: Path, **options: Any) -> None:
+        with pytest.raises(InputError, match=line) as caught:
+            prepare(tmp_path / "corpus", local_files(path, **options))
+        assert "\n" not in str(caught.value)
+
+    parquet_file(tmp_path / "a.parquet", ["text"] * 200)
+    refused("column = 'content': .* has the columns text, id, ", tmp_path / "a.parquet", column="content")
+    refused("column = 'token_count': holds int64", tmp_path / "a.parquet", column="token_count")
+    (tmp_path / "b.parquet").write_bytes((tmp_path / "a.parquet").read_bytes()[:-9])
+    refused(r"b\.parquet': no whole parquet file", tmp_path / "b.parquet")
+    (tmp_path / "c.jsonl").write_text('{"text": "fine"}\n{"text": \n')
+    refused(r"c\.jsonl', line 2: no JSON object with the key 'text'", tmp_path / "c.jsonl")
+    refused(r"line 1: no JSON object with the key 'body'", tmp_path / "c.jsonl", column="body")
+    (tmp_path / "c.jsonl").write_text('{"text": 3}\n')
+    refused(r"line 1: 'text' is no text", tmp_path / "c.jsonl")
+    for name in ("d.txt", "d.jsonl"):
+        (tmp_path / name).write_bytes(b"\xff\xfe")
+        refused("cannot be read as UTF-8 text", tmp_path / name)
+    (tmp_path / "empty").mkdir()
+    refused("holds no parquet, JSON lines or text file", tmp_path / "empty")
+    refused("there is no such file or folder", tmp_path / "nowhere")
+
+
+def test_many_texts_are_several_shards(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("looplit.data.shards.TEXTS_PER_SHARD", 4)
+    for number in range(9):
+        (tmp_path / f"{number}.md").write_text(str(number))
+    names = sorted(path.name for path in tmp_path.iterdir())
+    shards = text_shards(names, lambda name: tmp_path / name, "text")
+    assert [shard.documents().to_pylist() for shard in shards] == [list("0123"), list("4567"), ["8"]]
+
+
+def test_documents_in_memory_are_arrow() -> None:
+    assert as_documents(["a", None, ""]).to_pylist() == ["a", None, ""]
+
+
+def test_real_text_with_the_hubs_columns(
+    tmp_path: Path, parquet_file: WriteParquet, library_texts: list[str], shared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """GPT-2 tokens of three shards: one and two workers agree, and every token but the counted tail comes back."""
+    monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(shared / "tiktoken_cache"))
+    tokenizer = load_tokenizer("gpt2")
+    parts = [library_texts[:90], library_texts[90:170], library_texts[170:260]]
+    for number, texts in enumerate(parts):
+        parquet_file(tmp_path / "in" / f"{number}.parquet", texts)
+    parquet_file(tmp_path / "held_out.parquet", library_texts[260:])
+    before = {path: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(tmp_path.rglob("*.parquet"))}
+    one, two = (
+        prepare_corpus(
+            tmp_path / f"out{workers}", local_files(tmp_path / "in", validation=tmp_path / "held_out.parquet"),
+            tokenizer, 129, workers=workers, chunk_tokens=50 * 129,
+        )
+        for workers in (1, 2)
+    )  # fmt: skip
+    assert one.splits == two.splits
+    assert {path: hashlib.sha256(path.read_bytes()).hexdigest() for path in before} == before
+    for name, texts in (("train", shuffled(parts)), ("validation", library_texts[260:])):
+        expected = [token for text in texts for token in (50256, *tokenizer.encode_ordinary(text))]
+        split = two.splits[name]
+        assert read(two, name) == expected[: split.blocks * 129]
+        assert split.dropped_tokens == len(expected) - split.blocks * 129 < 129
+        assert (split.documents, split.tokens) == (len(texts), len(expected))
+        assert split.text_bytes == sum(len(text.encode()) for text in texts)

@@ -1,0 +1,153 @@
+"""`python -m looplit evaluate`: what it writes, that it goes on where it stopped, and how it refuses."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import pytest
+import torch
+from core_bundle import CONTEXT
+from core_reference import slow_core
+
+from looplit.data.tokenizer import load_tokenizer
+from looplit.errors import InputError
+from looplit.eval.commands import evaluate_main
+from looplit.modules import Vanilla, load
+
+TASKS = ["copa", "piqa", "jeopardy"]
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkpoint as a run leaves it."""
+    model = Vanilla(depth=3, width=32, heads=2, vocabulary=257, context=CONTEXT, seed=0)
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn(parameter.shape, generator=generator), alpha=0.3)
+    trainer = L.Trainer(accelerator="cpu", devices=1, logger=False, enable_checkpointing=False)
+    trainer.strategy.connect(model)
+    path = tmp_path_factory.mktemp("run") / "last.ckpt"
+    trainer.save_checkpoint(path)
+    return path
+
+
+def command(checkpoint: Path, bundle_folder: Path, *options: Any) -> list[str]:
+    return ["--ckpt_path", str(checkpoint), "--bundle", str(bundle_folder), "--device", "cpu", *map(str, options)]
+
+
+def test_json_and_lines_are_the_reference(
+    checkpoint: Path, bundle_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, lines = tmp_path / "new folder" / "eval.json", tmp_path / "examples.jsonl"
+    assert evaluate_main(command(checkpoint, bundle_folder, "--out", out, "--examples", lines)) == 0
+    result = json.loads(out.read_text())
+    with torch.no_grad():
+        expected = slow_core(bundle_folder, load(checkpoint), load_tokenizer("bytes"), context=CONTEXT)
+    for name in ("core_metric", "core_metric_std", "core_loss", "core_bpb", "results", "centered_results", "losses"):
+        assert result[name] == pytest.approx(expected[name], abs=1e-5), name  # rounding of fp32, as in test_protocol
+    assert result["checkpoint"] == str(checkpoint)
+    assert (result["seeds"], result["passes"], result["published_suite"]) == ([0, 1, 2], 1, False)
+    assert set(result["per_seed"]) == {"0", "1", "2"}
+    assert set(result["baselines"]) == set(result["task_counts"]) == set(result["results"])
+    told = [json.loads(line) for line in lines.read_text().splitlines()]
+    for line in told:
+        e = expected["examples"][line["task"], line["seed"], line["example"]]
+        assert (line["prediction"], line["correct"]) == (e["prediction"], e["correct"])
+    assert {p.name for p in out.parent.iterdir()} == {"eval.json"}
+    shown = capsys.readouterr().out
+    assert "mean (not the published suite)" in shown
+    assert "filtered (17 tasks)" in shown
+
+
+def test_an_interrupted_evaluation_goes_on(
+    checkpoint: Path, bundle_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    from looplit.eval.core import evaluation
+
+    plainly, out, lines = tmp_path / "plain.json", tmp_path / "eval.json", tmp_path / "lines.jsonl"
+    options = ["--tasks", *TASKS, "--out"]
+    evaluate_main(command(checkpoint, bundle_folder, *options, plainly, "--examples", tmp_path / "plain.jsonl"))
+    inner, asked = evaluation._evaluate_task, []
+
+    def stops_at_the_third(plan: Any, *rest: Any) -> Any:
+        asked.append(plan.task.label)
+        if len(asked) == 3:
+            raise KeyboardInterrupt
+        return inner(plan, *rest)
+
+    monkeypatch.setattr(evaluation, "_evaluate_task", stops_at_the_third)
+    with pytest.raises(KeyboardInterrupt):
+        evaluate_main(command(checkpoint, bundle_folder, *options, out, "--examples", lines))
+    assert not out.exists()
+    with lines.open("a") as file:  # as if it had been interrupted while writing the third
+        file.write(json.dumps({"checkpoint": str(checkpoint), "task": "jeopardy", "seed": 0, "example": 0}) + "\n")
+    evaluate_main(command(checkpoint, bundle_folder, *options, out, "--examples", lines))
+    assert asked == [*TASKS, "jeopardy"]
+    assert json.loads(out.read_text()) == json.loads(plainly.read_text())
+    assert lines.read_text() == (tmp_path / "plain.jsonl").read_text()
+    assert "2 tasks are done" in capsys.readouterr().out
+
+    asked.clear()
+    with pytest.raises(KeyboardInterrupt):
+        evaluate_main(command(checkpoint, bundle_folder, *options, out))
+    asked.clear()
+    with pytest.raises(KeyboardInterrupt):  # other settings: nothing is taken up
+        evaluate_main(command(checkpoint, bundle_folder, "--limit", 1, *options, out))
+    assert asked == TASKS
+
+
+def test_several_checkpoints_make_a_list_or_a_file_each(checkpoint: Path, bundle_folder: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.ckpt"
+    other.write_bytes(checkpoint.read_bytes())
+    arguments = ["--ckpt_path", str(checkpoint), str(other), "--bundle", str(bundle_folder), "--tasks", "copa"]
+    evaluate_main([*arguments, "--device", "cpu", "--out", str(tmp_path / "both.json")])
+    first, second = json.loads((tmp_path / "both.json").read_text())
+    assert (first["checkpoint"], second["checkpoint"]) == (str(checkpoint), str(other))
+    assert first["losses"] == second["losses"]
+    evaluate_main([*arguments, "--device", "cpu"])
+    assert json.loads((tmp_path / "other.ckpt.core.json").read_text()) == second
+    assert {path.name for path in tmp_path.iterdir()} == {"both.json", "other.ckpt", "other.ckpt.core.json"}
+
+
+def test_dry_run_says_what_it_would_take(
+    checkpoint: Path, bundle_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    evaluate_main(command(checkpoint, bundle_folder, "--dry_run", "--tokens_per_second", 1000))
+    shown = capsys.readouterr().out.splitlines()
+    name, questions, whole, shared = shown[-2].split()
+    assert name == "all"
+    assert int(questions.replace(",", "")) > 22
+    assert int(whole.replace(",", "")) > int(shared.replace(",", ""))
+    minutes = int(shared.replace(",", "")) / 1000 / 60
+    assert f"{minutes:.1f} minutes" in shown[-1]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ([], "ckpt_path = None"),
+        (["--ckpt_path", "none.ckpt"], "ckpt_path = 'none.ckpt': there is no such"),
+        (["--ckpt_path", "CKPT", "--bundle", "nowhere"], "bundle = 'nowhere': holds no core.yaml"),
+        (["--ckpt_path", "CKPT", "--bundle", "BUNDLE", "--tasks", "nope"], "tasks = "),
+        (["--ckpt_path", "CKPT", "--bundle", "BUNDLE", "--passes", "0"], "passes = 0"),
+        (["--ckpt_path", "CKPT", "--limit", "x"], "evaluate: argument --limit"),
+        (["--dry_run", "--tokens_per_second", "0"], "tokens_per_second = 0"),
+    ],
+)
+def test_wrong_input_is_one_line(options: list[str], message: str, checkpoint: Path, bundle_folder: Path) -> None:
+    places = {"CKPT": str(checkpoint), "BUNDLE": str(bundle_folder)}
+    with pytest.raises(InputError) as caught:
+        evaluate_main([places.get(option, option) for option in options])
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_arguments_are_refused_before_torch_is_imported() -> None:
+    code = "import sys; from looplit.eval.commands import evaluate_parser; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
