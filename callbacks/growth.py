@@ -13,7 +13,8 @@ from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from looplit.errors import InputError, require
-from looplit.model.growth import Growable, check_growth, grow, restore_passes, save_passes
+from looplit.model.config import check_growth
+from looplit.model.growth import Growable, grow, restore_passes, save_passes
 from looplit.optim.schedule import REWARM_STEPS, rewarm_factor
 from looplit.scaling.recurrence import Growth, growth_step
 
@@ -156,6 +157,10 @@ class ModelGrowth(Callback):
             require(inside, "step", g, f"growth must fall inside the run of {run} steps")
             if g in self._grown:
                 continue
+            require(
+                not self._grown or g > max(self._grown), "step", g,
+                f"the checkpoint grew at step {max(self._grown, default=0)}; a resumed run keeps its steps: say step",
+            )  # fmt: skip
             check_growth(before, k, tied=backbone.tied, stored_cores=len(backbone.cores), any_target=self.any_target)
             before = k
 

@@ -7,6 +7,7 @@ import platform
 import resource
 import sys
 import time
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -48,9 +49,9 @@ class RunReport(Callback):
         self._finished = False
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        if isinstance(pl_module, LoopedLM) and trainer.is_global_zero:
-            print(self.opening(planned_run(trainer, pl_module).to_dict()))
-            print(f"run: {_folder(trainer)}")
+        folder = _folder(trainer)
+        if isinstance(pl_module, LoopedLM) and trainer.is_global_zero and not trainer.fast_dev_run:  # type: ignore[attr-defined]
+            print(f"{self.opening(planned_run(trainer, pl_module).to_dict())}\nrun: {folder}")
 
     def on_train_batch_end(self, trainer: L.Trainer, pl_module: L.LightningModule, *_: Any) -> None:
         if 0 < trainer.max_steps <= trainer.global_step:
@@ -70,7 +71,7 @@ class RunReport(Callback):
     def teardown(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
         if self._finished and isinstance(pl_module, LoopedLM) and not trainer.fast_dev_run:  # type: ignore[attr-defined]
             self._finished = False
-            self._write(trainer, pl_module)
+            self._write(trainer, pl_module, _folder(trainer))
 
     def state_dict(self) -> dict[str, Any]:
         return {
@@ -87,24 +88,21 @@ class RunReport(Callback):
         return self._earlier_s + time.perf_counter() - self._started
 
     @rank_zero_only
-    def _write(self, trainer: L.Trainer, pl_module: LoopedLM) -> None:
-        result = self.result(trainer, pl_module)
-        folder = _folder(trainer)
+    def _write(self, trainer: L.Trainer, pl_module: LoopedLM, folder: Path) -> None:
+        result = self.result(trainer, pl_module, folder)
         folder.mkdir(parents=True, exist_ok=True)
         (folder / self.filename).write_text(json.dumps(result, indent=2) + "\n")
         print(f"\n{self.table(result)}\n\nrun: {folder}\nTensorBoard: tensorboard --logdir {folder.parent}")
 
-    def result(self, trainer: L.Trainer, pl_module: LoopedLM) -> dict[str, Any]:
-        """The content of `result.json`; keys that do not apply are absent."""
+    def result(self, trainer: L.Trainer, pl_module: LoopedLM, folder: Path) -> dict[str, Any]:
+        """The content of `result.json`; keys that do not apply are absent, and so is what was not done."""
         losses = [loss for _, _, loss in self.validations]
-        folder = _folder(trainer)
         checkpoints = [
             getattr(c, "last_model_path", "") or getattr(c, "best_model_path", "") for c in trainer.checkpoint_callbacks
         ]
         meter = pl_module.meter
         answer = {
-            **planned_run(trainer, pl_module).to_dict(),
-            "steps": trainer.global_step,
+            **planned_run(trainer, pl_module, trainer.global_step).to_dict(),
             "tokens": meter.tokens,
             "epochs": meter.tokens / epoch_tokens if (epoch_tokens := _epoch_tokens(trainer, pl_module)) else None,
             "training_flops": meter.flops,
@@ -162,22 +160,27 @@ class RunReport(Callback):
 
 
 def _folder(trainer: L.Trainer) -> Path:
+    """The run's folder. All processes must ask for it together: Lightning agrees on it among them."""
     return Path(trainer.log_dir or trainer.default_root_dir)
 
 
-def planned_run(trainer: L.Trainer, pl_module: LoopedLM) -> Run:
-    """The run that a Trainer is set to make of a module, in plain numbers."""
+def planned_run(trainer: L.Trainer, pl_module: LoopedLM, steps: int | None = None) -> Run:
+    """The run that a Trainer is set to make of a module, in plain numbers; `steps`: only its beginning."""
+    steps = pl_module.planned_steps if steps is None else steps
     callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
-    growths = tuple(growth for callback in callbacks for growth in getattr(callback, "growth_events", ()))
+    growths = tuple(
+        growth for callback in callbacks for growth in getattr(callback, "growth_events", ()) if growth.step < steps
+    )
     drawn = (callback.random_passes for callback in callbacks if hasattr(callback, "random_passes"))
-    config = pl_module.config
+    context = getattr(trainer.datamodule, "context", pl_module.config.context)  # type: ignore[attr-defined]
+    config = replace(pl_module.config, context=context)  # of the windows trained on, which may be shorter
     return Run(
         family=pl_module.family.name,
         depth=pl_module.hparams["depth"],
         backbone=config,
         hyperparameters=pl_module.hyperparameters,
         recurrence=Recurrence(config.passes, growths, next(drawn, None)),
-        steps=pl_module.planned_steps,
+        steps=steps,
         batch_tokens=_batch_tokens(trainer, pl_module),
         optimizer=pl_module.hparams["optimizer"],
     )

@@ -32,7 +32,7 @@ _HOME = {
     "Untied": "looplit.modules",
     "UntiedGrow": "looplit.modules",
 }
-_SUBPACKAGES = ("callbacks", "data", "eval", "model", "modules", "optim", "plots", "scaling")
+_SUBPACKAGES = ("callbacks", "data", "eval", "model", "modules", "optim", "plots", "scaling", "strategies")
 
 __all__ = ["__version__", *_HOME, *_SUBPACKAGES]
 

@@ -30,6 +30,7 @@ train and evaluate (each with --help; --print_config shows every setting)
   validate   validation loss of a checkpoint
   test       the same on the test data of a data module that has some
   predict    loss of every token of the validation data
+  consolidate  one file from a sharded checkpoint: consolidate DIR OUT
 
   --version  print the version
   --help     print this
@@ -45,6 +46,7 @@ LIGHT = {
     "evaluate": ("looplit.eval.commands", "evaluate_main"),
     "lens": ("looplit.eval.depth_commands", "lens_main"),
     "passes": ("looplit.eval.depth_commands", "passes_main"),
+    "consolidate": ("looplit.strategies.commands", "consolidate_main"),
     "loops": ("looplit.scaling.loops.commands", "loops_main"),
 }
 
@@ -72,6 +74,12 @@ def main(argv: list[str] | None = None) -> int:
         run(args)
         return 0
     except InputError as error:
+        print(f"looplit: error: {error}", file=sys.stderr)
+        return 2
+    except UnicodeDecodeError as error:
+        print(f"looplit: error: a file that should be text is none ({error})", file=sys.stderr)
+        return 2
+    except OSError as error:
         print(f"looplit: error: {error}", file=sys.stderr)
         return 2
     except RunStopped as stop:

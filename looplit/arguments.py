@@ -46,3 +46,10 @@ def count(text: str) -> int:
     if value != round(value):
         raise argparse.ArgumentTypeError(f"{text!r} is no whole number")
     return round(value)
+
+
+def natural(text: str) -> int:
+    """An option's type: a whole number from 0 up."""
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 0 up")
+    return int(text)

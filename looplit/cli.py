@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import warnings
 from pathlib import Path
@@ -11,12 +12,16 @@ from jsonargparse import lazy_instance
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
 from lightning.pytorch.loggers import TensorBoardLogger
+from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 import looplit.callbacks
 import looplit.data.module
-import looplit.modules  # noqa: F401  imported so that their classes can be named without a path
-from looplit.callbacks import CheckpointOnSignal, Dashboard, RunReport, TokenLossWriter
+import looplit.modules
+import looplit.strategies  # noqa: F401  imported so that their classes can be named without a path
+from looplit.callbacks import CheckpointOnSignal, Dashboard, ModelGrowth, RunReport, TokenLossWriter
 from looplit.errors import InputError, require
+from looplit.modules.checkpoint import read_checkpoint
+from looplit.strategies import LoopLitFSDP, resolve_strategy
 
 RUNS_FOLDER = "runs"
 
@@ -25,6 +30,7 @@ _NOISE = (
     ".*LeafSpec.* is deprecated.*",
     "Your `IterableDataset` has `__len__` defined.*",
     ".*does not have many workers.*",
+    "The dirpath has changed from.*",
 )
 
 
@@ -46,10 +52,11 @@ def one_line(message: str) -> str:
     >>> one_line("Parser key \\"a\\":\\n  Expected a <class 'int'>. Got value: x")
     "a: Expected a <class 'int'>. Got value: x"
     """
-    head, _, errors = message.partition(_UNION)
-    if errors:
-        first, *_ = re.split(r"\n\s*- ", errors.split("Errors:", 1)[-1].strip().removeprefix("- "))
-        return one_line(f"{head} {re.split(r'Given value type:', first)[0]}")
+    head, _, tried = message.partition(_UNION)
+    if tried:
+        reason, value = _first_reason(tried)
+        line = one_line(f"{head} {reason}")
+        return line if "Got value" in line or not reason.startswith("Expected a") else f"{line}. Got value: {value}"
     line = " ".join(message.split())
     line = re.sub(r'Parser key "([^"]+)":', r"\1:", line)
     line = re.sub(
@@ -59,11 +66,24 @@ def one_line(message: str) -> str:
     return line
 
 
+def _first_reason(tried: str) -> tuple[str, str]:
+    """What the first of several types had against a value, with all that is indented below it; and the value."""
+    lines = tried.partition("Errors:\n")[2].splitlines()
+    indent = len(lines[0]) - len(lines[0].lstrip())
+    below = itertools.takewhile(lambda line: len(line) - len(line.lstrip()) > indent, lines[1:])
+    values = [line.partition("Given value: ")[2] for line in lines if "Given value: " in line]
+    return "\n".join([lines[0].lstrip()[2:], *below]), values[-1] if values else ""
+
+
 class LoopLitCLI(LightningCLI):
     """`fit`, `validate`, `test` and `predict` for any LightningModule, with LoopLit's callbacks and logger by default.
 
     A run's folder is runs/NAME/version_N, NAME the configuration file's; a second run gets the next N.
     """
+
+    def __init__(self, run_name: str, **settings: Any) -> None:
+        self._run_name = run_name
+        super().__init__(**settings)
 
     def parse_arguments(self, parser: LightningArgumentParser, args: ArgsType) -> None:
         self.config = parser.parse_args(args)  # type: ignore[arg-type]
@@ -73,14 +93,44 @@ class LoopLitCLI(LightningCLI):
 
     def before_instantiate_classes(self) -> None:
         path = self._get(self.config, "ckpt_path")
-        named = path is None or path in ("last", "best", "hpc", "registry") or "://" in str(path)
-        require(named or Path(path).exists(), "ckpt_path", str(path), "there is no such checkpoint")
+        if path is not None and path not in ("hpc", "registry") and "://" not in str(path):
+            rule = (
+                "each run has a folder of its own, so say the file"
+                if path in ("last", "best")
+                else "there is no such checkpoint"
+            )
+            require(Path(path).exists(), "ckpt_path", str(path), rule)
+            if Path(path).is_file():
+                read_checkpoint(path)
+        trainer = self._get(self.config, "trainer")
+        trainer.strategy = resolve_strategy(trainer.strategy)
+        accumulation = trainer.accumulate_grad_batches
+        require(accumulation >= 1, "trainer.accumulate_grad_batches", accumulation, "must be at least 1")
+        if trainer.logger is False and trainer.default_root_dir is None:
+            trainer.default_root_dir = _next_folder(self._run_name)
+
+    def instantiate_classes(self) -> None:
+        super().instantiate_classes()
+        path = self._get(self.config, "ckpt_path")
+        sharded = path is not None and Path(path).is_dir()
+        require(
+            not sharded or isinstance(self.trainer.strategy, LoopLitFSDP), "ckpt_path", str(path),
+            "a sharded checkpoint; take strategy looplit_fsdp, or make one file of it: looplit consolidate DIR OUT",
+        )  # fmt: skip
 
     def instantiate_trainer(self, **kwargs: Any) -> Any:
         given = self._get(self.config_init, "trainer.callbacks") or []
         given = given if isinstance(given, list) else [given]
+        growths = [callback for callback in given if isinstance(callback, ModelGrowth)]
+        require(
+            len(growths) <= 1, "trainer.callbacks", len(growths), "give several growths to one ModelGrowth, as lists"
+        )
+        saves = self._get(self.config_init, "trainer.enable_checkpointing") is not False
         self.trainer_defaults["callbacks"] = [
-            callback for callback in _default_callbacks() if not any(type(other) is type(callback) for other in given)
+            callback
+            for callback in _default_callbacks()
+            if not any(type(other) is type(callback) for other in given)
+            and (saves or not isinstance(callback, ModelCheckpoint))
         ]
         return super().instantiate_trainer(**kwargs)
 
@@ -103,9 +153,11 @@ def run(args: list[str]) -> None:
     """
     for pattern in _NOISE:
         warnings.filterwarnings("ignore", pattern)
-    logger = lazy_instance(TensorBoardLogger, save_dir=RUNS_FOLDER, name=_run_name(args), default_hp_metric=False)
+    name = _run_name(args)
+    logger = lazy_instance(TensorBoardLogger, save_dir=RUNS_FOLDER, name=name, default_hp_metric=False)
     try:
         LoopLitCLI(
+            name,
             parser_class=LoopLitParser,
             subclass_mode_model=True,
             subclass_mode_data=True,
@@ -115,10 +167,22 @@ def run(args: list[str]) -> None:
             trainer_defaults={"logger": logger, "enable_model_summary": False},  # RunReport says more
             args=args,
         )
+    except MisconfigurationException as error:
+        raise InputError(" ".join(str(error).split())) from error
     except ValueError as error:
         if str(error).startswith(_UNION):  # what a constructor refused, wrapped by the parser
             raise InputError(one_line(str(error))) from error
         raise
+
+
+def _next_folder(name: str) -> str:
+    """A new version_N, made at once, for a run without a logger to number it."""
+    for n in itertools.count():
+        folder = Path(RUNS_FOLDER) / name / f"version_{n}"
+        if not folder.exists():
+            folder.mkdir(parents=True)
+            return str(folder)
+    raise AssertionError("numbers do not end")
 
 
 def _run_name(args: list[str]) -> str:

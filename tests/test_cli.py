@@ -31,6 +31,10 @@ def corpora(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def tiny(corpora: Path, root: Path) -> list[str]:
+    return tiny_options(corpora, root)
+
+
+def tiny_options(corpora: Path, root: Path) -> list[str]:
     """The demo, shrunk to a second of training."""
     settings = {
         "model.init_args.width": "32", "model.init_args.heads": "1", "model.init_args.split": "[1,1,1]",
@@ -190,6 +194,10 @@ def test_a_signal_leaves_a_checkpoint_that_goes_on(tmp_path: Path, tiny: list[st
         (["--config=no_such_file.yaml"], "no_such_file.yaml"),
         (["--model.init_args.steps=3"], "trainer.max_steps = 20: goes beyond the 3 planned steps"),
         (["--ckpt_path=no_such.ckpt"], "ckpt_path = 'no_such.ckpt'"),
+        (["--ckpt_path=last"], "ckpt_path = 'last': each run has a folder of its own"),
+        (["--model.init_args.width=abc"], "width: Expected a <class 'int'>. Got value: abc"),
+        (["--trainer.accumulate_grad_batches=0"], "trainer.accumulate_grad_batches = 0"),
+        (["--trainer.callbacks+=ModelGrowth"], "trainer.callbacks = 2: give several growths to one ModelGrowth"),
     ],
 )  # fmt: skip
 def test_wrong_input_is_one_clear_line(refused: Refused, tiny: list[str], options: list[str], said: str) -> None:
@@ -231,6 +239,22 @@ def test_a_number_in_scientific_notation_is_a_number(tmp_path: Path, tiny: list[
     assert yaml.safe_load(done.stdout)["model"]["init_args"]["learning_rate"] == 0.0003
 
 
+def test_smoke_runs_of_one_step_grow_too(tmp_path: Path, tiny: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["fit", *tiny, "--trainer.fast_dev_run=true"]) == 0
+
+
+def test_without_logger_and_checkpoints_a_run_still_has_its_folder(
+    tmp_path: Path, tiny: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for _ in range(2):
+        quiet = ["--trainer.max_steps=2", "--trainer.logger=false", "--trainer.enable_checkpointing=false"]
+        assert main(["fit", *tiny, *quiet]) == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["runs"]
+    assert (run_folder(tmp_path, 1) / "result.json").is_file()
+
+
 def test_light_commands_load_neither_torch_nor_lightning(tmp_path: Path) -> None:
     for args in (["--version"], ["--help"], [], ["recipe", "untied_grow", "26"]):
         code = f"import sys; from looplit.__main__ import main; main({args!r}); print(*sys.modules, file=sys.stderr)"
@@ -262,3 +286,51 @@ def test_one_line_keeps_the_innermost_reason() -> None:
   Given value type: <class 'str'>
   Given value: abc"""
     assert one_line(message).endswith("depth: Expected a <class 'int'>. Got value: abc")
+
+
+@pytest.fixture(scope="session")
+def finished(tmp_path_factory: pytest.TempPathFactory, corpora: Path, root: Path) -> tuple[list[str], Path]:
+    """A finished run that stopped at step 10 of 20, before growth at step 14: its options and its checkpoint."""
+    folder = tmp_path_factory.mktemp("finished")
+    options = [*tiny_options(corpora, root), "--model.init_args.steps=20"]
+    done = command("fit", *options, "--trainer.max_steps=10", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    return options, run_folder(folder) / "checkpoints" / "last.ckpt"
+
+
+def test_a_run_that_ends_before_its_growth_reports_none(finished: tuple[list[str], Path]) -> None:
+    result = json.loads((finished[1].parents[1] / "result.json").read_text())
+    assert (result["steps"], result["passes"], result["executed_depth"]) == (10, [2], [4])
+    assert "growth_step" not in result
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (
+            ["--model.init_args.learning_rate=0.5"],
+            "learning_rate = 0.25: the checkpoint trains its embedding with 0.01",
+        ),
+        (["--model.init_args.weight_decay=0.5"], "weight_decay = 0.5: the checkpoint trains"),
+        (["--trainer.accumulate_grad_batches=2"], "accumulate_grad_batches = 2: gives 2 micro-batches per step"),
+        (["--model.init_args.width=64"], "ckpt_path: the checkpoint is of another model"),
+        (["--data.init_args.seed=5"], "seed"),
+    ],
+)
+def test_a_resumed_run_keeps_its_settings(
+    refused: Refused, finished: tuple[list[str], Path], options: list[str], said: str
+) -> None:
+    assert said in refused("fit", *finished[0], *options, f"--ckpt_path={finished[1]}")
+
+
+@pytest.mark.parametrize("content", [b"", b"text", "truncated", "foreign"])
+def test_what_is_no_checkpoint_is_refused(
+    refused: Refused, tmp_path: Path, finished: tuple[list[str], Path], content: bytes | str
+) -> None:
+    path = tmp_path / "bad.ckpt"
+    if content == "foreign":
+        torch.save({"weights": torch.zeros(2)}, path)
+    else:
+        path.write_bytes(finished[1].read_bytes()[:2000] if content == "truncated" else content)  # type: ignore[arg-type]
+    said = refused("fit", *finished[0], f"--ckpt_path={path}")
+    assert "not a readable checkpoint" in said or "not a checkpoint of a run" in said

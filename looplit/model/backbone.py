@@ -56,7 +56,7 @@ class Backbone(nn.Module):
         >>> tokens_BT = torch.zeros(1, 8, dtype=torch.long)
         >>> model(tokens_BT).shape
         torch.Size([1, 8, 257])
-        >>> round(float(model(tokens_BT, tokens_BT)), 4)  # the head starts at zero: ln 257
+        >>> round(model(tokens_BT, tokens_BT).item(), 4)  # the head starts at zero: ln 257
         5.5491
     """
 

@@ -7,7 +7,7 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import nn
 
-from looplit.errors import require
+from looplit.model.config import check_growth
 
 PASSES_KEY = "looplit_passes"  # where a checkpoint keeps the current K
 
@@ -32,29 +32,6 @@ class Growable(Protocol):
 
     def set_passes(self, passes: int) -> None:
         """Makes the following forwards run `passes` passes."""
-
-
-def check_growth(passes: int, target: int, *, tied: bool, stored_cores: int, any_target: bool = False) -> None:
-    """Says whether a model of `passes` passes can grow to `target`.
-
-    Args:
-        passes: K before growth.
-        target: K after growth.
-        tied: Whether all passes share one core.
-        stored_cores: Cores kept in memory, dormant ones included.
-        any_target: Whether an untied model may grow to a K that is not a multiple of `passes`.
-
-    Raises:
-        InputError: The target is not above K, above the stored cores, or (untied) no multiple of K unless asked for.
-    """
-    require(target > passes, "passes", target, f"growth must lead above the current {passes} passes")
-    if tied:
-        return
-    require(target <= stored_cores, "passes", target, f"the model stores {stored_cores} cores")
-    require(
-        any_target or target % passes == 0, "passes", target,
-        f"an untied model grows to a multiple of its {passes} passes (any_target=True allows others)",
-    )  # fmt: skip
 
 
 @torch.no_grad()

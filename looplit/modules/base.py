@@ -7,8 +7,10 @@ from typing import Any, ClassVar, Literal, cast
 
 import lightning as L
 import torch
+from lightning.pytorch.strategies import FSDPStrategy
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
-from torch import Tensor
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
 from looplit.errors import InputError, RunStopped, require
 from looplit.eval.metrics import TokenLoss
@@ -18,13 +20,13 @@ from looplit.model.growth import restore_passes, save_passes
 from looplit.modules.meter import RunMeter
 from looplit.optim import MuonAdamW, learning_rate_factor, parameters_by_role
 from looplit.scaling.accounting import flops_per_token
-from looplit.scaling.families import Family, Hyperparameters
+from looplit.scaling.families import Family
 from looplit.scaling.recipes import growth_fraction
 from looplit.scaling.settle import settle
 
 Batch = Tensor | tuple[Tensor, Tensor] | list[Tensor]
 
-CLASS_KEY, METER_KEY = "looplit_class", "looplit_meter"  # entries of a checkpoint
+CLASS_KEY, METER_KEY, STEP_KEY = "looplit_class", "looplit_meter", "looplit_micro_batches_per_step"  # in checkpoints
 
 
 class LoopedLM(L.LightningModule):
@@ -107,7 +109,7 @@ class LoopedLM(L.LightningModule):
         super().__init__()
         self.save_hyperparameters()
         config, self.hyperparameters = settle(self.family, self.hparams)
-        _check_hyperparameters(self.hyperparameters, steps)
+        require(steps is None or steps >= 1, "steps", steps, "must be at least 1")
         self.backbone = Backbone(config, seed=torch.initial_seed() if seed is None else seed)
         self.meter = RunMeter()
         self._window: list[Tensor] = []
@@ -149,19 +151,28 @@ class LoopedLM(L.LightningModule):
 
     # --- set-up
 
+    def sharded_modules(self) -> list[nn.Module]:
+        """What sharded training gathers and releases together: each block, and the backbone with the rest."""
+        return [*self.backbone.blocks(), self.backbone]
+
     def setup(self, stage: str) -> None:
+        if isinstance(self.trainer.strategy, FSDPStrategy):
+            raise InputError("trainer.strategy = FSDPStrategy: FSDP1 hides matrices from Muon; take looplit_fsdp")
         self._check_data()
         if self.hparams["compile"] and stage == "fit":
             for block in self.backbone.blocks():
                 block.compile()
 
-    def configure_optimizers(self) -> OptimizerLRScheduler:
-        tuned, steps = self.hyperparameters, self.planned_steps
-        rates = {
+    def _learning_rates(self) -> dict[str, float]:
+        tuned = self.hyperparameters
+        return {
             "embedding": tuned.learning_rate * tuned.embedding_lr_multiplier,
             "matrix": tuned.learning_rate,
             "head": tuned.learning_rate * tuned.head_lr_multiplier,
         }
+
+    def configure_optimizers(self) -> OptimizerLRScheduler:
+        tuned, steps, rates = self.hyperparameters, self.planned_steps, self._learning_rates()
         muon = self.hparams["optimizer"] == "muon"
         optimizer = MuonAdamW(
             {
@@ -189,12 +200,7 @@ class LoopedLM(L.LightningModule):
 
     def _check_data(self) -> None:
         data = self.trainer.datamodule  # type: ignore[attr-defined]
-        largest = getattr(data, "largest_token", None)
-        if largest is not None:
-            require(
-                largest < self.config.vocabulary, "vocabulary", self.config.vocabulary,
-                f"the data holds token ids up to {largest}",
-            )  # fmt: skip
+        self._check_vocabulary(getattr(data, "largest_token", 0))
         context = getattr(data, "context", None)
         if context is not None:
             require(
@@ -202,13 +208,34 @@ class LoopedLM(L.LightningModule):
                 f"the data's windows have {context} tokens",
             )  # fmt: skip
 
+    def _check_vocabulary(self, largest: int) -> None:
+        require(
+            largest < self.config.vocabulary, "vocabulary", self.config.vocabulary,
+            f"the data holds token ids up to {largest}",
+        )  # fmt: skip
+
     # --- training
+
+    def on_train_start(self) -> None:
+        """A resumed optimizer keeps the checkpoint's settings: other ones must not stand in the run's record."""
+        rates = self._learning_rates()
+        for group in self.optimizers(use_pl_optimizer=False).param_groups:  # type: ignore[union-attr]
+            for name, kept, asked in (
+                ("learning_rate", group["initial_lr"], rates[group["role"]]),
+                ("weight_decay", group["weight_decay"], self.hyperparameters.weight_decay),
+                ("betas", tuple(group["betas"]), tuple(self.hyperparameters.betas)),
+                ("eps", group["eps"], self.hyperparameters.eps),
+            ):
+                rule = f"the checkpoint trains its {group['role']} with {kept}, and a resumed run goes on so"
+                require(kept == asked, name, asked, rule)
 
     def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
         self.meter.batch_started()
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         inputs_BT, targets_BT = inputs_and_targets(batch)
+        if batch_idx == 0:  # loaders that are not LoopLit's say no largest token
+            self._check_vocabulary(int(torch.maximum(inputs_BT.max(), targets_BT.max())))
         observe = self._observe_stages() if self._logs_this_step and not self._window else None
         loss = self.backbone(inputs_BT, targets_BT, observe=observe)
         self._window.append(loss.detach())
@@ -225,6 +252,7 @@ class LoopedLM(L.LightningModule):
         loss = torch.stack(losses).mean()
         gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
         norm = torch.nn.utils.get_total_norm(gradients)
+        norm = norm.full_tensor() if isinstance(norm, DTensor) else norm
         if not torch.isfinite(norm + loss):
             raise RunStopped(self._not_finite(loss, norm))
         self.log("loss", loss, prog_bar=True, logger=False)
@@ -329,11 +357,34 @@ class LoopedLM(L.LightningModule):
         save_passes(self.backbone, checkpoint)
         checkpoint[CLASS_KEY] = type(self).__name__
         checkpoint[METER_KEY] = self.meter.state_dict()
+        checkpoint[STEP_KEY] = self._micro_batches_per_step
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        self._check_shapes(checkpoint.get("state_dict", {}))
         restore_passes(self.backbone, checkpoint)
         if METER_KEY in checkpoint:
             self.meter.load_state_dict(checkpoint[METER_KEY])
+        if STEP_KEY in checkpoint and self._trainer is not None and self.trainer.training:
+            before, now = checkpoint[STEP_KEY], self._micro_batches_per_step
+            require(
+                before == now, "accumulate_grad_batches", self.trainer.accumulate_grad_batches,
+                f"gives {now} micro-batches per step over all devices; the checkpoint's run took {before}",
+            )  # fmt: skip
+
+    @property
+    def _micro_batches_per_step(self) -> int:
+        return int(self.trainer.accumulate_grad_batches * self.trainer.world_size)
+
+    def _check_shapes(self, saved: dict[str, Any]) -> None:
+        """Another depth, width or family than the checkpoint's gets one line, not a list of every tensor."""
+        own = self.state_dict()
+        for name in saved.keys() ^ own.keys() if saved else ():
+            where = "the checkpoint" if name in saved else "this model"
+            raise InputError(f"ckpt_path: the checkpoint is of another model; only {where} has {name}")
+        for name, value in saved.items():
+            if value.shape != own[name].shape:
+                shapes = f"{tuple(value.shape)} there, {tuple(own[name].shape)} here"
+                raise InputError(f"ckpt_path: the checkpoint is of another model; {name} is {shapes}")
 
 
 def inputs_and_targets(batch: Batch) -> tuple[Tensor, Tensor]:
@@ -343,19 +394,3 @@ def inputs_and_targets(batch: Batch) -> tuple[Tensor, Tensor]:
         return windows[:, :-1], windows[:, 1:]
     inputs_BT, targets_BT = batch
     return inputs_BT, targets_BT
-
-
-def _check_hyperparameters(values: Hyperparameters, steps: int | None) -> None:
-    for name in (
-        "learning_rate",
-        "embedding_lr_multiplier",
-        "head_lr_multiplier",
-        "weight_decay",
-        "eps",
-        "warmup_steps",
-    ):
-        value = getattr(values, name)
-        require(math.isfinite(value) and value >= 0, name, value, "must be a finite number, at least 0")
-    require(0 <= values.warmdown_ratio <= 1, "warmdown_ratio", values.warmdown_ratio, "must be a share, from 0 to 1")
-    require(all(0 <= beta < 1 for beta in values.betas), "betas", values.betas, "must lie in [0, 1)")
-    require(steps is None or steps >= 1, "steps", steps, "must be at least 1")

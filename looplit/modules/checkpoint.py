@@ -14,6 +14,25 @@ from looplit.modules import families
 from looplit.modules.base import CLASS_KEY, LoopedLM
 
 
+def read_checkpoint(path: str | Path) -> dict[str, Any]:
+    """The content of a checkpoint file, tensors on the CPU and mapped, not copied.
+
+    Raises:
+        InputError: No such file, or not a checkpoint that Lightning has written.
+    """
+    sharded = Path(path).is_dir()
+    require(not sharded, "path", str(path), "a folder; make one file of a sharded checkpoint: looplit consolidate")
+    require(Path(path).is_file(), "path", str(path), "there is no such checkpoint file")
+    require(zipfile.is_zipfile(path), "path", str(path), "not a readable checkpoint")
+    try:
+        checkpoint = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    except (pickle.UnpicklingError, RuntimeError) as error:
+        raise InputError(f"path = {str(path)!r}: not a readable checkpoint ({str(error).splitlines()[0]})") from error
+    whole = isinstance(checkpoint, dict) and {"state_dict", "pytorch-lightning_version"} <= checkpoint.keys()
+    require(whole, "path", str(path), "not a checkpoint of a run")
+    return dict(checkpoint)
+
+
 def load(path: str | Path, map_location: str | torch.device = "cpu") -> LoopedLM:
     """The model of a checkpoint in eval mode, at the number of passes it was saved at.
 
@@ -24,13 +43,7 @@ def load(path: str | Path, map_location: str | torch.device = "cpu") -> LoopedLM
     Raises:
         InputError: No such file, not a checkpoint, or not one of LoopLit's.
     """
-    require(Path(path).is_file(), "path", str(path), "there is no such checkpoint file")
-    require(zipfile.is_zipfile(path), "path", str(path), "not a readable checkpoint")
-    try:
-        checkpoint: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-    except (pickle.UnpicklingError, RuntimeError) as error:
-        raise InputError(f"path = {str(path)!r}: not a readable checkpoint ({str(error).splitlines()[0]})") from error
-    name = checkpoint.get(CLASS_KEY) if isinstance(checkpoint, dict) else None
+    name = read_checkpoint(path).get(CLASS_KEY)
     family = getattr(families, name, None) if isinstance(name, str) else None
     require(family is not None, "path", str(path), "not a checkpoint of one of LoopLit's families")
     return family.load_from_checkpoint(path, map_location=map_location, weights_only=True).eval()  # type: ignore[union-attr]

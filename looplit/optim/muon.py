@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
 from torch.optim.adamw import adamw
 
 from looplit.errors import require
@@ -22,7 +23,7 @@ _ADAMW_DEFAULTS = {"lr": 1e-3, "betas": (0.9, 0.95), "eps": 1e-8}
 _ROW_FLOOR = 1e-7
 _VARIANCE_FLOOR = 1e-10
 _VARIANCE_DECAY = 0.95
-_STACK_ELEMENTS = 2**26  # largest stack: 256 MiB of fp32, so that a 7B model is never stacked whole
+STACK_ELEMENTS = 2**26  # largest stack: 256 MiB of fp32, so that a 7B model is never stacked whole
 
 
 def muon_momentum(t: int) -> float:
@@ -39,6 +40,9 @@ class MuonAdamW(torch.optim.Optimizer):
 
     State exists from the start for every parameter, also for those that get no gradient yet: a parameter whose `grad`
     is None is not touched (no update, no decay) and its state stays zero, which is what growth needs.
+
+    Sharded parameters (`DTensor`, as FSDP2 makes them) get the update of a single process, bit for bit: matrices of one
+    shape are stacked, exchanged once so that each process holds whole matrices of its own, and exchanged back.
 
     Args:
         params: Parameter groups with the keys `params`, `algorithm`, `lr` and optionally `weight_decay`, `betas`,
@@ -85,26 +89,28 @@ class MuonAdamW(torch.optim.Optimizer):
         states = [self.state[parameter] for parameter in parameters]
         ahead = []
         for parameter, state in zip(parameters, states, strict=True):
-            gradient = parameter.grad.to(state["momentum"].dtype)  # type: ignore[union-attr]
-            state["momentum"].lerp_(gradient, 1 - mu)
-            ahead.append(gradient.lerp(state["momentum"], mu))
+            momentum = _local(state["momentum"])
+            gradient = _local(parameter.grad).to(momentum.dtype)
+            momentum.lerp_(gradient, 1 - mu)
+            ahead.append(gradient.lerp(momentum, mu))
         variance = torch.stack([state["variance"] for state in states])
-        x_SRC = muon_direction(torch.stack(ahead), variance)
+        x_SRC = _direction(torch.stack(ahead), variance, parameters[0])
         rows, columns = parameters[0].shape
         lr = group["lr"] * max(1, rows / columns) ** 0.5
         for parameter, state, x, v in zip(parameters, states, x_SRC, variance, strict=True):
             state["variance"].copy_(v)
-            decayed = parameter * (x * parameter >= 0)
-            parameter.sub_(x.add(decayed, alpha=group["weight_decay"]), alpha=lr)
+            weight = _local(parameter)
+            decayed = weight * (x * weight >= 0)
+            weight.sub_(x.add(decayed, alpha=group["weight_decay"]), alpha=lr)
 
     def _adamw(self, parameters: list[Tensor], group: dict[str, Any]) -> None:
         states = [self.state[parameter] for parameter in parameters]
         beta1, beta2 = group["betas"]
         adamw(
-            parameters,
-            [parameter.grad for parameter in parameters if parameter.grad is not None],
-            [state["mean"] for state in states],
-            [state["mean_square"] for state in states],
+            [_local(parameter) for parameter in parameters],
+            [_local(parameter.grad) for parameter in parameters],
+            [_local(state["mean"]) for state in states],
+            [_local(state["mean_square"]) for state in states],
             [],
             [state["step"] for state in states],
             amsgrad=False,
@@ -149,10 +155,42 @@ def _initial_state(parameter: Tensor, algorithm: str) -> dict[str, Tensor]:
 
 
 def _same_shape(parameters: list[Tensor]) -> Iterator[list[Tensor]]:
-    """Stacks of parameters that share shape, dtype and device, none above `_STACK_ELEMENTS`."""
+    """Stacks of parameters that share shape, dtype, device and sharding; a process holds at most `STACK_ELEMENTS`."""
     alike: dict[Any, list[Tensor]] = defaultdict(list)
     for parameter in parameters:
-        alike[parameter.shape, parameter.dtype, parameter.device].append(parameter)
+        sharding = (parameter.device_mesh, parameter.placements) if isinstance(parameter, DTensor) else None
+        alike[parameter.shape, parameter.dtype, parameter.device, sharding].append(parameter)
     for group in alike.values():
-        n = max(1, _STACK_ELEMENTS // group[0].numel())
+        processes = group[0].device_mesh.size() if isinstance(group[0], DTensor) else 1
+        n = max(1, STACK_ELEMENTS * processes // group[0].numel())
+        if n > processes:
+            n -= n % processes  # so that no process idles
         yield from (group[start : start + n] for start in range(0, len(group), n))
+
+
+def _local(tensor: Tensor | None) -> Tensor:
+    """The part of a tensor that this process holds; a plain tensor is all of it."""
+    assert tensor is not None
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def _direction(u_SRC: Tensor, variance: Tensor, like: Tensor) -> Tensor:
+    """`muon_direction`; of a stack of shards where `like` is sharded, each process working on matrices of its own.
+
+    Two exchanges of the stack and one of the variances; the iterations communicate nothing.
+    """
+    if not isinstance(like, DTensor):
+        return muon_direction(u_SRC, variance)
+    mesh, shape = like.device_mesh, torch.Size((len(u_SRC), *like.shape))
+    by_shard = [Shard(p.dim + 1) if isinstance(p, Shard) else p for p in like.placements]
+    by_matrix = [Shard(0) if isinstance(p, Shard) else p for p in like.placements]
+
+    def spread(local: Tensor, placements: list[Placement], shape: torch.Size) -> DTensor:
+        stride = torch.empty(shape, device="meta").stride()
+        return DTensor.from_local(local.contiguous(), mesh, placements, run_check=False, shape=shape, stride=stride)
+
+    own_SRC = spread(u_SRC, by_shard, shape).redistribute(mesh, by_matrix).to_local()
+    own_variance = spread(variance, [Replicate()] * mesh.ndim, variance.shape).redistribute(mesh, by_matrix).to_local()
+    x_SRC = muon_direction(own_SRC, own_variance)
+    variance.copy_(spread(own_variance, by_matrix, variance.shape).full_tensor())
+    return spread(x_SRC, by_matrix, shape).redistribute(mesh, by_shard).to_local()

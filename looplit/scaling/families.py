@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any
 
-from looplit.errors import InputError
+from looplit.errors import InputError, require
 from looplit.model.config import HEAD_DIM, BackboneConfig, Boundary, split_depth
 
 
@@ -42,6 +43,26 @@ class Hyperparameters:
     warmdown_ratio: float
     betas: tuple[float, float]
     eps: float
+
+    def __post_init__(self) -> None:
+        for name in (
+            "learning_rate",
+            "embedding_lr_multiplier",
+            "head_lr_multiplier",
+            "weight_decay",
+            "eps",
+            "warmup_steps",
+        ):
+            value = getattr(self, name)
+            require(_is_number(value) and value >= 0, name, value, "must be a finite number, at least 0")
+        share, betas = self.warmdown_ratio, self.betas
+        require(_is_number(share) and 0 <= share <= 1, "warmdown_ratio", share, "must be a share, from 0 to 1")
+        pair = isinstance(betas, tuple | list) and len(betas) == 2 and all(map(_is_number, betas))
+        require(pair and all(0 <= beta < 1 for beta in betas), "betas", betas, "must be two numbers in [0, 1)")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value)
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, get_args
 
 from looplit.errors import InputError, require
+from looplit.model.config import check_growth
 from looplit.scaling.families import Family
 from looplit.scaling.recipes import growth_fraction
 from looplit.scaling.recurrence import Growth, RandomPasses, Recurrence, growth_step
@@ -136,18 +137,24 @@ def _precision(given: Any) -> Precision:
 def _recurrence(family: Family, given: Mapping[str, Any], callbacks: Any, planned: int, steps: int) -> Recurrence:
     """K over the `steps` that the Trainer takes; growth fractions are shares of the `planned` ones."""
     growths: tuple[Growth, ...] = ()
-    drawn = None
+    drawn, any_target = None, False
     for callback in callbacks if isinstance(callbacks, list) else [callbacks]:
         name, args = _subclass({"class_path": callback} if isinstance(callback, str) else callback, "callback")
         name = name.rpartition(".")[2]
         if name == "ModelGrowth":
+            require(not growths, "trainer.callbacks", "ModelGrowth", "give several growths to one, as lists")
+            any_target = bool(args.get("any_target"))
             growths = _growths(family, given.get("depth", 0), args, planned)
         elif name == "RandomRecurrence":
             drawn = _random(args)
     grows = family.grow_to is None or bool(growths)
     require(grows, "trainer.callbacks", callbacks, f"{family.name} trains with growth: add ModelGrowth")
+    passes = given.get("passes") or family.passes
+    stored = given.get("stored_cores") or max(family.stored_cores, passes)
     for growth in growths:
         require(0 < growth.step < planned, "step", growth.step, f"growth must fall inside the run of {planned} steps")
+        check_growth(passes, growth.passes, tied=family.tied, stored_cores=stored, any_target=any_target)
+        passes = growth.passes
     taken = tuple(growth for growth in growths if growth.step < steps)
     return Recurrence(given.get("passes") or family.passes, taken, drawn if taken == growths else None)
 

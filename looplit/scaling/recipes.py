@@ -12,7 +12,7 @@ from looplit.model.config import BackboneConfig
 from looplit.scaling.accounting import compute_parameters, flops_per_token, initial_parameters
 from looplit.scaling.families import FAMILIES, Family, Hyperparameters
 from looplit.scaling.recurrence import Growth, RandomPasses, Recurrence, growth_step
-from looplit.scaling.run import BATCH_TOKENS, Run, epoch_steps
+from looplit.scaling.run import BATCH_TOKENS, Run, batch_windows, epoch_steps
 from looplit.scaling.tuning import Tuning, matrix_learning_rate, tuned_backbone
 from looplit.scaling.variants import family_named
 
@@ -56,7 +56,7 @@ class Budget:
     def __post_init__(self) -> None:
         given = {name: value for name, value in vars(self).items() if value is not None}
         for name, value in given.items():
-            require(value > 0, name, value, "must be above 0")
+            require(0 < value < math.inf, name, value, "must be a finite number above 0")
         lengths = [name for name in given if name != "pool_tokens"]
         require(len(lengths) <= 1, "budget", ", ".join(lengths), "a run has one length, give one of these")
         require("epochs" not in given or "pool_tokens" in given, "epochs", self.epochs, "needs pool_tokens")
@@ -122,7 +122,10 @@ def recipe(
         require(field.name not in shape, field.name, shape.get(field.name), "goes through tuning")
     budget, tuning = budget or Budget(), tuning or Tuning()
     family = family_named(name)
+    batch_windows(batch_tokens, shape.get("context") or 2048)
     events = _growth_events(family, depth, mode) if growth is None else list(growth)
+    for _, fraction in events:
+        require(0 < fraction < 1, "fraction", fraction, "the share of the run after growth lies between 0 and 1")
     if events and not family.tied:
         shape = {"stored_cores": max(passes for passes, _ in events), **shape}
     backbone, tuned = tuned_backbone(family, depth, tuning, shape)

@@ -18,7 +18,7 @@ FILL = 0.75  # share of it that the estimate may take
 STATE_FILL = 0.4  # share that parameters, gradients and optimizer state may take before they are sharded
 VALIDATE_EVERY_STEPS = 250
 CORPORA = {"fineweb": ("FineWeb", "data/fineweb"), "fineweb_edu": ("FineWebEdu", "data/fineweb_edu")}
-SHARDED_STRATEGY = "lightning.pytorch.strategies.ModelParallelStrategy"
+SHARDED_STRATEGY, SHARDED_CLASS = "looplit_fsdp", "LoopLitFSDP"
 
 
 @dataclass(frozen=True)
@@ -155,8 +155,11 @@ def _strategy(run: Run, machine: Machine) -> Any:
     if machine.devices == 1:
         return "auto"
     if machine.sharded:
-        sizes = {"data_parallel_size": machine.devices, "tensor_parallel_size": 1}
-        return {"class_path": SHARDED_STRATEGY, "init_args": sizes}
+        memory = memory_per_device(run, machine)
+        with_whole_gradients = memory["total"] + (machine.devices - 1) * memory["gradients"]
+        if with_whole_gradients <= FILL * DEVICE_BYTES:
+            return SHARDED_STRATEGY
+        return {"class_path": SHARDED_CLASS, "init_args": {"reduce_every_micro_batch": True}}
     dormant = active_blocks(run.backbone, run.recurrence.passes) < run.backbone.stored_blocks
     return "ddp_find_unused_parameters_true" if dormant else "ddp"
 

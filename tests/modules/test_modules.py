@@ -232,7 +232,10 @@ class TestLoad:
         (tmp_path / "text.ckpt").write_text("hello")
         with pytest.raises(InputError, match="not a readable checkpoint"):
             looplit.load(tmp_path / "text.ckpt")
-        torch.save({"state_dict": {}}, tmp_path / "other.ckpt")
+        torch.save({"state_dict": {}}, tmp_path / "weights.ckpt")
+        with pytest.raises(InputError, match="not a checkpoint of a run"):
+            looplit.load(tmp_path / "weights.ckpt")
+        torch.save({"state_dict": {}, "pytorch-lightning_version": "2.6.6"}, tmp_path / "other.ckpt")
         with pytest.raises(InputError, match="not a checkpoint of one of LoopLit's families"):
             looplit.load(tmp_path / "other.ckpt")
 
@@ -263,3 +266,9 @@ def test_a_run_longer_than_its_schedule_is_refused(tmp_path: Path) -> None:
 def test_growth_without_its_callback_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="add looplit.callbacks.ModelGrowth"):
         trainer(tmp_path).fit(looplit.UntiedGrow(**TINY), loader())
+
+
+def test_token_ids_beyond_the_vocabulary_are_refused_for_any_loader(tmp_path: Path) -> None:
+    model = looplit.Vanilla(**{**TINY, "vocabulary": 50})
+    with pytest.raises(InputError, match="vocabulary = 50: the data holds token ids up to 63"):
+        trainer(tmp_path).fit(model, loader())

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from looplit.arguments import natural
 from looplit.errors import require
 from looplit.scaling.laws.fit import LAWS, Fit
 from looplit.scaling.laws.results import Result, grouped, having, read_results
@@ -65,7 +66,7 @@ def note_left_out(names: Sequence[str], why: str) -> None:
 
 def bootstrap_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of subcommands whose fits can be bootstrapped."""
-    parser.add_argument("--bootstrap", type=int, default=0, metavar="N", help="resamples behind 90%% intervals")
+    parser.add_argument("--bootstrap", type=natural, default=0, metavar="N", help="resamples behind 90%% intervals")
     parser.add_argument("--seed", type=int, default=0, help="seed of the resampling (default: 0)")
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from looplit.arguments import quantity
 from looplit.errors import require
 from looplit.scaling.laws.answers.base import (
     Answer,
@@ -45,11 +46,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--reference", default="vanilla", help="family of the floor and of multiplier 1")
     parser.add_argument("--against", choices=["training_flops", "train_seconds"], default="training_flops",
                         help="what compute is; with seconds the floor still comes from the FLOPs fit")  # fmt: skip
-    parser.add_argument("--c0", type=float, help="C0 (default: 1.0265e18 FLOPs, or one hour)")
+    parser.add_argument("--c0", type=quantity, help="C0 (default: 1.0265e18 FLOPs, or one hour)")
     parser.add_argument("--score", help="match multipliers at this column, core_metric for example, not at the loss")
     parser.add_argument("--interpolation", choices=list(INTERPOLATIONS), default="loss",
                         help="of multipliers: the score, or its logarithm, against log compute")  # fmt: skip
-    parser.add_argument("--at", type=float, nargs="+", default=[], metavar="C",
+    parser.add_argument("--at", type=quantity, nargs="+", default=[], metavar="C",
                         help="also multipliers by the fitted laws at these values of compute")  # fmt: skip
     parser.add_argument("--held_out", nargs="+", default=[], metavar="FAMILY:DEPTH",
                         help="runs to leave out of every fit and to show against the forecast")  # fmt: skip

@@ -1,0 +1,35 @@
+"""Which strategy a name means: FSDP is FSDP2 here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lightning.pytorch.strategies import FSDPStrategy, Strategy
+from lightning.pytorch.utilities.rank_zero import rank_zero_info
+
+from looplit.errors import InputError
+
+FSDP = "looplit_fsdp"
+_REASON = f"FSDP1 flattens parameters, so that Muon cannot see whole matrices; take {FSDP} (FSDP2)"
+
+
+def resolve_strategy(strategy: Any) -> Any:
+    """The strategy to use in place of the one asked for: "fsdp" means `looplit_fsdp`, said in one line.
+
+    Args:
+        strategy: A name, an object, or a mapping with `class_path`, as a config file has it.
+
+    Raises:
+        InputError: Lightning's FSDPStrategy (FSDP1) by class path, by another of its names, or as an object.
+    """
+    if strategy == "fsdp":
+        rank_zero_info(f"strategy fsdp: using {FSDP}; {_REASON.partition(';')[0]}")
+        return FSDP
+    if isinstance(strategy, Strategy):
+        name = type(strategy).__name__
+    else:
+        name = strategy if isinstance(strategy, str) else strategy.get("class_path", "")
+    names = {FSDPStrategy.__name__, *FSDPStrategy.get_registered_strategies()}
+    if isinstance(strategy, FSDPStrategy) or name.rpartition(".")[2] in names:
+        raise InputError(f"trainer.strategy = {name!r}: {_REASON}")
+    return strategy

@@ -1,0 +1,62 @@
+"""`python -m looplit consolidate`: one file from a sharded checkpoint."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.distributed.checkpoint import FileSystemReader
+from torch.distributed.checkpoint.format_utils import _EmptyStateDictLoadPlanner
+from torch.distributed.checkpoint.state_dict_loader import _load_state_dict
+
+from looplit.errors import require
+from looplit.strategies.fsdp import METADATA_FILE
+from looplit.strategies.optimizer_state import numbered
+
+_RUN_STATE = ("optimizer_states", "lr_schedulers", "loops", "callbacks")
+
+
+def consolidate(folder: str | Path, weights_only: bool = False) -> dict[str, Any]:
+    """A sharded checkpoint as the checkpoint of a single device, on the CPU, in one process.
+
+    Args:
+        folder: As `looplit_fsdp` writes it.
+        weights_only: Whether to leave out what only a resumed run needs: optimizer, schedule, loops and callbacks.
+
+    Raises:
+        InputError: No sharded checkpoint, or one that was not written to its end.
+    """
+    folder = Path(folder)
+    require((folder / METADATA_FILE).is_file(), "DIR", str(folder), "there is no complete sharded checkpoint")
+    tensors: dict[str, Any] = {}
+    planner = _EmptyStateDictLoadPlanner(keys={"state_dict"} if weights_only else None)
+    _load_state_dict(tensors, storage_reader=FileSystemReader(folder), planner=planner, no_dist=True)
+    checkpoint: dict[str, Any] = torch.load(folder / METADATA_FILE, map_location="cpu", weights_only=True)
+    checkpoint["state_dict"] = tensors.pop("state_dict")
+    if weights_only:
+        return {key: value for key, value in checkpoint.items() if key not in _RUN_STATE}
+    checkpoint["optimizer_states"] = [numbered(tensors[f"optimizer_{i}"]) for i in range(len(tensors))]
+    return checkpoint
+
+
+def consolidate_main(argv: list[str]) -> int:
+    """Runs the command and returns its exit code."""
+    parser = argparse.ArgumentParser(
+        prog="looplit consolidate", allow_abbrev=False,
+        description="Makes one checkpoint file of a sharded checkpoint folder: it resumes anywhere, opens anywhere.",
+    )  # fmt: skip
+    parser.add_argument("folder", metavar="DIR", help="sharded checkpoint, as strategy looplit_fsdp writes it")
+    parser.add_argument("out", metavar="OUT", help="file to write; must not exist")
+    parser.add_argument("--weights_only", action="store_true", help="leave out optimizer, schedule and loops")
+    args = parser.parse_args(argv)
+    out = Path(args.out)
+    require(not out.exists(), "OUT", str(out), "exists already")
+    part = out.with_name(f"{out.name}.part")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    torch.save(consolidate(args.folder, args.weights_only), part)
+    os.replace(part, out)
+    print(f"{out}: {out.stat().st_size:,} bytes")
+    return 0

@@ -1,0 +1,243 @@
+"""Trains a small growing model under several strategies and numbers of processes: run by test_fsdp.py.
+
+Usage: sharded_run.py FOLDER          all scenarios, in forks of this process
+       sharded_run.py FOLDER NODES    one process of a run that is launched from outside and loses its last process
+
+Every scenario writes what its first process has put together: NAME.pt with losses, weights and optimizer state.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import socket
+import sys
+import time
+import traceback
+import warnings
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import torch
+import torch.distributed as dist
+from lightning.pytorch.callbacks import Callback
+from torch import Tensor
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict, get_optimizer_state_dict
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor.debug import CommDebugMode
+
+from looplit import UntiedGrow
+from looplit.callbacks import ModelGrowth
+from looplit.errors import RunStopped
+from looplit.strategies import LoopLitFSDP
+from looplit.strategies.commands import consolidate_main
+
+STEPS, GROWTH, ACCUMULATION, ROWS, CONTEXT = 20, 10, 2, 4, 32
+BEFORE, AFTER = 5, 15  # steps after which checkpoints are written: before and after growth
+KILLED = 12  # the step in which a process is killed
+COUNTED = (3, 12)  # steps whose collectives are counted: before and after growth
+
+
+class Windows:
+    """Rows of bytes of a module's source; a process takes its part of each micro-batch, and goes on where it was."""
+
+    def __init__(self) -> None:
+        source = torch.tensor(list(Path(argparse.__file__).read_bytes()))
+        self.rows = source[: STEPS * ACCUMULATION * ROWS * (CONTEXT + 1)].view(-1, ROWS, CONTEXT + 1)
+        self.taken = 0
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __iter__(self) -> Iterator[Tensor]:
+        rank, world = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
+        while self.taken < len(self.rows):
+            self.taken += 1
+            yield self.rows[self.taken - 1].chunk(world)[rank]
+
+    def state_dict(self) -> dict[str, int]:
+        return {"taken": self.taken}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.taken = state["taken"]
+
+
+class Record(Callback):
+    """Mean loss over micro-batches and processes of every step, its collectives, and checkpoints at given steps."""
+
+    def __init__(self, saves: dict[int, Path]) -> None:
+        self.saves = saves
+        self.losses: list[float] = []
+        self.communication: dict[int, dict[str, int]] = {}
+        self.window: list[Tensor] = []
+
+    def on_before_backward(self, trainer: L.Trainer, pl_module: L.LightningModule, loss: Tensor) -> None:
+        self.window.append(loss.detach().double())  # already divided by the accumulation
+
+    def on_train_batch_start(self, trainer: L.Trainer, *_: Any) -> None:
+        if not self.window and trainer.global_step in COUNTED:
+            self.mode = CommDebugMode()
+            self.mode.__enter__()
+
+    def on_train_batch_end(self, trainer: L.Trainer, *_: Any) -> None:
+        if len(self.window) < ACCUMULATION:
+            return
+        if trainer.global_step - 1 in COUNTED:
+            self.mode.__exit__(None, None, None)
+            counts = {str(name).rpartition(".")[2]: n for name, n in self.mode.get_comm_counts().items()}
+            self.communication[trainer.global_step - 1] = counts
+        loss = trainer.strategy.reduce(torch.stack(self.window).sum(), reduce_op="mean")
+        self.losses.append(float(loss))  # type: ignore[arg-type]
+        self.window = []
+        if trainer.global_step in self.saves:
+            trainer.save_checkpoint(self.saves[trainer.global_step])
+
+
+class KillLastProcess(Callback):
+    """SIGKILL to the last process in the middle of a step; the others are heard of after it."""
+
+    def on_train_batch_start(self, trainer: L.Trainer, *_: Any) -> None:
+        if trainer.global_step == KILLED:
+            Path(trainer.default_root_dir, "killed_at").write_text(str(time.time()))
+            if trainer.global_rank == trainer.world_size - 1:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+
+def train(
+    folder: Path,
+    name: str,
+    strategy: Any = "auto",
+    *,
+    nodes: int = 1,
+    killed: bool = False,
+    saves: dict[int, str] | None = None,
+    start: str | None = None,
+    stop: int = STEPS,
+    precision: Any = "32-true",
+    end: str | None = None,
+) -> None:
+    """One scenario: trains to step `stop` from a checkpoint, saves at steps and at the end, writes NAME.pt."""
+    L.seed_everything(3, verbose=False)
+    model = UntiedGrow(depth=3, width=32, heads=1, vocabulary=257, context=CONTEXT, steps=STEPS, warmup_steps=3)
+    record = Record({step: folder / file for step, file in (saves or {}).items()})
+    growth = ModelGrowth(passes=4, step=GROWTH, rewarm_steps=4)
+    trainer = L.Trainer(
+        accelerator="cpu", devices=int(os.environ["WORLD_SIZE"]) // nodes, num_nodes=nodes, strategy=strategy,
+        precision=precision, max_steps=stop, accumulate_grad_batches=ACCUMULATION, gradient_clip_val=0.5,
+        callbacks=[growth, record, *([KillLastProcess()] if killed else [])],
+        logger=False, enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
+        use_distributed_sampler=False, default_root_dir=folder,
+    )  # fmt: skip
+    trainer.fit(model, Windows(), ckpt_path=start and str(folder / start), weights_only=True)
+    if end is not None:
+        trainer.save_checkpoint(folder / end)
+    whole = StateDictOptions(full_state_dict=True)
+    optimizer = getattr(trainer.optimizers[0], "_optimizer", trainer.optimizers[0])
+    state = get_optimizer_state_dict(model, optimizer, options=whole)
+    weights = get_model_state_dict(model, options=whole)
+    tensors = [t for p in model.parameters() for t in (p, p.grad, *optimizer.state[p].values()) if t is not None]
+    if trainer.is_global_zero:
+        result = {
+            "losses": record.losses,
+            "weights": weights,
+            "state": state["state"],
+            "counts": [model.meter.tokens, model.meter.flops, model.backbone.passes],
+            "communication": record.communication,
+            "dtypes": {str(tensor.dtype) for tensor in tensors},
+            "sharded": sum(isinstance(p, DTensor) for p in model.parameters()),
+        }
+        torch.save(result, folder / f"{name}.pt")
+
+
+def lose_a_process(folder: Path, nodes: int = 1) -> None:
+    """Ends as `python -m looplit` does: with a line, here in survivor.txt, and an exit code."""
+    try:
+        train(folder, "killed", "looplit_fsdp", nodes=nodes, saves={GROWTH: "at_growth"}, killed=True)
+    except RunStopped as stop:
+        (folder / "survivor.txt").write_text(f"{time.time()}\n{stop}")
+        os._exit(stop.exit_code)
+
+
+Scenario = Callable[[], None]
+
+
+def processes(world: int, *scenarios: Scenario, fails: bool = False) -> None:
+    """Runs scenarios one after the other in `world` forks of this process, connected as torchrun would."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    children = []
+    for rank in range(world):
+        child = os.fork()
+        if child == 0:
+            place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "NODE_RANK": "0"}
+            place |= {"WORLD_SIZE": str(world), "RANK": str(rank), "LOCAL_RANK": str(rank)}
+            try:
+                for scenario in scenarios:
+                    os.environ |= place  # a Trainer takes some of it away when it has finished
+                    scenario()
+            except BaseException:
+                traceback.print_exc()
+                os._exit(1)
+            os._exit(0)
+        children.append(child)
+    failed = [os.waitpid(child, 0)[1] for child in children]
+    if any(failed) != fails or all(failed) != fails:
+        sys.exit(f"{world} processes ended with {failed}")
+
+
+def main(folder: Path) -> None:
+    warnings.filterwarnings("ignore")
+    torch.set_num_threads(1)
+    run = partial(partial, train, folder)
+    both = {BEFORE: "before", AFTER: "after"}
+    one_file = partial(LoopLitFSDP, save_distributed_checkpoint=False)
+    processes(
+        1,
+        run("plain", saves={step: f"plain_{file}.ckpt" for step, file in both.items()}),
+        run("fsdp_1", "looplit_fsdp"),
+    )
+    processes(
+        2,
+        run("fsdp_2", "looplit_fsdp", saves={step: f"two_{file}" for step, file in both.items()}),
+        run("ddp_2", "ddp_find_unused_parameters_true"),
+        *(run(f"two_from_two_{file}", "looplit_fsdp", start=f"two_{file}") for file in both.values()),
+        *(run(f"two_from_plain_{file}", "looplit_fsdp", start=f"plain_{file}.ckpt") for file in both.values()),
+        run("at_after", one_file(), start="two_after", stop=AFTER, end="two_after.ckpt"),
+        run("at_before", "looplit_fsdp", start="two_before", stop=BEFORE),
+        run("reduced", LoopLitFSDP(reduce_every_micro_batch=True), stop=BEFORE),
+        run("recomputed", LoopLitFSDP(activation_checkpointing=True)),
+        run("mixed", "looplit_fsdp", precision="bf16-mixed"),
+    )
+    for file in both.values():
+        consolidate_main([str(folder / f"two_{file}"), str(folder / f"consolidated_{file}.ckpt")])
+    consolidate_main([str(folder / "two_after"), str(folder / "weights.ckpt"), "--weights_only"])
+    processes(
+        4,
+        run("fsdp_4", "looplit_fsdp"),
+        run("two_times_two", LoopLitFSDP(replicas=2), saves={AFTER: "copies_after"}),
+        run("from_copies", LoopLitFSDP(replicas=2), start="copies_after"),
+        run("at_after_4", "looplit_fsdp", start="two_after", stop=AFTER, end="four_after"),
+    )
+    processes(2, partial(lose_a_process, folder), fails=True)
+    processes(2, run("after_the_loss", "looplit_fsdp", start="at_growth"))
+    processes(3, run("at_after_3", "looplit_fsdp", start="four_after", stop=AFTER, end="three_after"))
+    processes(2, run("at_after_back", "looplit_fsdp", start="three_after", stop=AFTER))
+    processes(
+        1,
+        run("at_after_1", "looplit_fsdp", start="two_after", stop=AFTER),
+        *(run(f"plain_from_{file}", start=f"consolidated_{file}.ckpt") for file in both.values()),
+        run("at_after_file", start="two_after.ckpt", stop=AFTER),
+        run("plain_mixed", precision="bf16-mixed"),
+    )
+
+
+if __name__ == "__main__":
+    if len(sys.argv) == 3:
+        lose_a_process(Path(sys.argv[1]), nodes=int(sys.argv[2]))
+    else:
+        main(Path(sys.argv[1]))
