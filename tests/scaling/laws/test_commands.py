@@ -193,7 +193,7 @@ def test_wrong_input_is_one_line(evaluated: str, tmp_path: Path) -> None:
         (["vertex", evaluated, "--x", "warmth"], "warmth"),
         (["ladder", evaluated, "--loss", "best_val_loss"], "column = 'best_val_loss'"),
         (["ladders"], "laws: argument SUBCOMMAND: invalid choice: 'ladders'"),
-        (["ladder", evaluated, "--c0", "many"], "laws ladder: argument --c0: invalid float value"),
+        (["ladder", evaluated, "--c0", "many"], "laws ladder: argument --c0: 'many' is no positive number"),
         (["ladder", evaluated, "--ref", "vanilla"], "unrecognized arguments"),
     ):
         with pytest.raises(InputError, match=message) as caught:
@@ -204,3 +204,18 @@ def test_wrong_input_is_one_line(evaluated: str, tmp_path: Path) -> None:
 def test_laws_import_neither_torch_nor_matplotlib() -> None:
     code = "import sys, looplit.scaling.laws.commands; print([m for m in ('torch', 'matplotlib') if m in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "[]\n"
+
+
+def test_compute_that_is_none_names_its_run(tmp_path: Path) -> None:
+    table = tmp_path / "sweep.csv"
+    rows = [f"untied_2,8,{t},{1e18 if t > 2 else -1},{3.3 + 0.01 * (t - 6) ** 2}" for t in (2, 4, 6, 8, 12)]
+    table.write_text("\n".join(["family,depth,tokens_per_parameter,training_flops,final_val_loss", *rows]))
+    with pytest.raises(InputError, match=r"training_flops = -1.0: must be a finite number above 0 \(.*line 2"):
+        laws_main(["vertex", str(table)])
+
+
+def test_a_ladder_of_single_runs_is_refused(tmp_path: Path) -> None:
+    table = tmp_path / "one.csv"
+    table.write_text("family,depth,training_flops,final_val_loss\nvanilla,8,1e18,3.3\n")
+    with pytest.raises(InputError, match="no family has two rungs"):
+        laws_main(["ladder", str(table)])

@@ -65,6 +65,7 @@ def answer(args: argparse.Namespace) -> Answer:
     short = [name for name, members in families.items() if len(set(column(members, args.against))) < 2]
     note_left_out(short, "fewer than two rungs")
     families = {name: members for name, members in families.items() if name not in short}
+    require(bool(families), "runs", str(args.runs), "no family has two rungs of different compute")
     require(args.reference in families, "reference", args.reference, f"must be one of {', '.join(families)}")
     fits = _fits(args, families)
     score = args.score or args.loss

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from looplit.arguments import quantity
 from looplit.errors import require
 from looplit.scaling.laws.answers.base import (
     Answer,
@@ -40,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--group", nargs="+", choices=["budget", "depth"],
                         help="what tells sweeps of one family apart (default: budget for tokens_per_parameter, "
                         "both for growth_fraction, else depth)")  # fmt: skip
-    parser.add_argument("--center", type=float, help="the recipe's value of x; x then becomes a multiplier of it")
+    parser.add_argument("--center", type=quantity, help="the recipe's value of x; x then becomes a multiplier of it")
 
 
 def answer(args: argparse.Namespace) -> Answer:
@@ -112,7 +113,10 @@ def _sweeps(runs: Sequence[Result], group: Sequence[str]) -> dict[str, list[Resu
 def budgets(runs: Sequence[Result]) -> dict[str, list[Result]]:
     """Runs of equal training compute, up to whole steps, under the geometric mean of the compute, lowest first."""
     ordered = sorted(having(runs, "training_flops"), key=lambda run: run.values["training_flops"])
-    logs = np.log(column(ordered, "training_flops"))
+    spends = column(ordered, "training_flops")
+    for run, spend in zip(ordered, spends, strict=True):
+        require(0 < spend < np.inf, "training_flops", spend, f"must be a finite number above 0 ({run.name})")
+    logs = np.log(spends)
     starts = [0, *(np.flatnonzero(np.diff(logs) > SAME_BUDGET) + 1).tolist(), len(ordered)]
     return {f"{np.exp(logs[start:end].mean()):.3g}": ordered[start:end] for start, end in itertools.pairwise(starts)}
 
