@@ -115,7 +115,7 @@ def test_wrong_configs_get_one_clear_line(changes, line):
 def test_growth_of_an_untied_model_stays_within_its_cores():
     config = config_dict(recipe("untied_grow", 8), Layout())
     config["trainer"]["callbacks"][0]["init_args"]["passes"] = 8
-    with pytest.raises(InputError, match="at most its 4 stored cores"):
+    with pytest.raises(InputError, match="passes = 8: the model stores 4 cores"):
         plan_config(config)
 
 
