@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -131,6 +132,31 @@ def test_fit_leaves_everything_in_one_folder_and_a_second_run_spares_it(tmp_path
     losses = np.load(run_folder(tmp_path, 3) / "token_losses.npy")
     assert losses.shape[1] == 32
     assert losses.mean() == pytest.approx(result["final_val_loss"], rel=1e-5)
+
+
+@pytest.mark.parametrize("strategy", ["looplit_fsdp", "ddp_find_unused_parameters_true"])
+def test_two_processes_train_and_report_as_one_run(tmp_path: Path, tiny: list[str], strategy: str) -> None:
+    """Whatever processes must agree on has to be asked by both: a report that asks on one of them hangs here."""
+    two = ["--trainer.devices=2", f"--trainer.strategy={strategy}"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "looplit", "fit", *tiny, *two], cwd=tmp_path, env=ENVIRONMENT, start_new_session=True,
+        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        _, errors = process.communicate(timeout=180)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    assert process.returncode == 0, errors
+    result = json.loads((run_folder(tmp_path) / "result.json").read_text())
+    assert (result["device_count"], result["passes"]) == (2, [2, 4])
+    assert result["tokens"] == 20 * 2 * 4 * 32
+    saved = run_folder(tmp_path) / "checkpoints" / "last.ckpt"
+    if strategy == "looplit_fsdp":
+        assert saved.is_dir()
+        assert main(["consolidate", str(saved), str(tmp_path / "whole.ckpt")]) == 0
+        saved = tmp_path / "whole.ckpt"
+    assert looplit.load(saved).backbone.passes == 4
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
