@@ -338,7 +338,10 @@ def test_a_run_that_ends_before_its_growth_reports_none(finished: tuple[list[str
             "learning_rate = 0.25: the checkpoint trains its embedding with 0.01",
         ),
         (["--model.init_args.weight_decay=0.5"], "weight_decay = 0.5: the checkpoint trains"),
-        (["--trainer.accumulate_grad_batches=2"], "accumulate_grad_batches = 2: gives 2 micro-batches per step"),
+        (
+            ["--trainer.accumulate_grad_batches=2"],
+            "accumulate_grad_batches = 2: an optimizer step takes 256 tokens; the checkpoint's run took 128",
+        ),
         (["--model.init_args.width=64"], "ckpt_path: the checkpoint is of another model"),
         (["--data.init_args.seed=5"], "seed"),
     ],

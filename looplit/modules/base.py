@@ -26,7 +26,7 @@ from looplit.scaling.settle import settle
 
 Batch = Tensor | tuple[Tensor, Tensor] | list[Tensor]
 
-CLASS_KEY, METER_KEY, STEP_KEY = "looplit_class", "looplit_meter", "looplit_micro_batches_per_step"  # in checkpoints
+CLASS_KEY, METER_KEY, STEP_KEY = "looplit_class", "looplit_meter", "looplit_step_tokens"  # in checkpoints
 
 
 class LoopedLM(L.LightningModule):
@@ -113,6 +113,9 @@ class LoopedLM(L.LightningModule):
         self.backbone = Backbone(config, seed=torch.initial_seed() if seed is None else seed)
         self.meter = RunMeter()
         self._window: list[Tensor] = []
+        self._window_tokens = 0
+        self._step_tokens: int | None = None
+        self._resumed_at: int | None = None
         self._moved: dict[str, Tensor] = {}
         self._metrics: dict[str, TokenLoss] = {}
 
@@ -243,11 +246,13 @@ class LoopedLM(L.LightningModule):
         tokens = inputs_BT.numel() * self.trainer.world_size
         cost = flops_per_token(self.config, self.backbone.passes, inputs_BT.shape[1])
         self.meter.batch_processed(tokens, tokens * cost)
+        self._window_tokens += tokens
         return loss
 
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
         losses, self._window = self._window, []
         self.meter.step_ended()
+        self._check_step_tokens(len(losses))
         self._rescale_short_window(optimizer, len(losses))
         loss = torch.stack(losses).mean()
         gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
@@ -259,6 +264,18 @@ class LoopedLM(L.LightningModule):
         self.log("K", float(self.backbone.passes), prog_bar=True, logger=False)
         if self._logs_this_step:
             self._log_step(optimizer, loss, norm)
+
+    def _check_step_tokens(self, micro_batches: int) -> None:
+        """A resumed run keeps the tokens of a step, however devices, micro-batch and accumulation share them."""
+        taken, self._window_tokens = self._window_tokens, 0
+        if micro_batches != self.trainer.accumulate_grad_batches:
+            return
+        if self._step_tokens not in (None, taken) and self.global_step == self._resumed_at:
+            raise InputError(
+                f"accumulate_grad_batches = {micro_batches}: an optimizer step takes {taken} tokens; "
+                f"the checkpoint's run took {self._step_tokens}"
+            )
+        self._step_tokens = taken
 
     def _rescale_short_window(self, optimizer: torch.optim.Optimizer, micro_batches: int) -> None:
         """Lightning divides by `accumulate_grad_batches` also in an epoch's shorter last window: undo that."""
@@ -357,23 +374,14 @@ class LoopedLM(L.LightningModule):
         save_passes(self.backbone, checkpoint)
         checkpoint[CLASS_KEY] = type(self).__name__
         checkpoint[METER_KEY] = self.meter.state_dict()
-        checkpoint[STEP_KEY] = self._micro_batches_per_step
+        checkpoint[STEP_KEY] = self._step_tokens
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         self._check_shapes(checkpoint.get("state_dict", {}))
         restore_passes(self.backbone, checkpoint)
         if METER_KEY in checkpoint:
             self.meter.load_state_dict(checkpoint[METER_KEY])
-        if STEP_KEY in checkpoint and self._trainer is not None and self.trainer.training:
-            before, now = checkpoint[STEP_KEY], self._micro_batches_per_step
-            require(
-                before == now, "accumulate_grad_batches", self.trainer.accumulate_grad_batches,
-                f"gives {now} micro-batches per step over all devices; the checkpoint's run took {before}",
-            )  # fmt: skip
-
-    @property
-    def _micro_batches_per_step(self) -> int:
-        return int(self.trainer.accumulate_grad_batches * self.trainer.world_size)
+        self._step_tokens, self._resumed_at = checkpoint.get(STEP_KEY), checkpoint.get("global_step")
 
     def _check_shapes(self, saved: dict[str, Any]) -> None:
         """Another depth, width or family than the checkpoint's gets one line, not a list of every tensor."""
