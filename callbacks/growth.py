@@ -140,7 +140,7 @@ class ModelGrowth(Callback):
         steps = self.steps
         if steps is None:
             assert fractions is not None
-            run = getattr(pl_module, "planned_steps", None) or trainer.estimated_stepping_batches
+            run = _planned_steps(trainer, pl_module)
             steps = [growth_step(fraction, int(run)) for fraction in fractions]
         shares: list[Any] = fractions if fractions is not None else [None] * len(steps)
         growths = (Growth(k, g, share) for k, g, share in zip(passes, steps, shares, strict=True))
@@ -148,7 +148,7 @@ class ModelGrowth(Callback):
 
     def _check(self, trainer: L.Trainer, backbone: Growable) -> None:
         """Every event lies inside the run and is possible."""
-        run = getattr(trainer.lightning_module, "planned_steps", None) or trainer.estimated_stepping_batches
+        run = _planned_steps(trainer, trainer.lightning_module)
         steps = [event.step for event in self.growth_events]
         require(len(set(steps)) == len(steps), "step", steps, "two growths fall on one step")
         before = backbone.passes
@@ -173,6 +173,11 @@ class ModelGrowth(Callback):
     def _restore(self, optimizer: Optimizer) -> None:
         for group, rate in zip(optimizer.param_groups, self._scheduled_rates, strict=True):
             group["lr"] = rate
+
+
+def _planned_steps(trainer: L.Trainer, pl_module: L.LightningModule) -> int | float:
+    """Optimizer steps of the run: a module's own plan, else what the Trainer will take (inf where it has no end)."""
+    return getattr(pl_module, "planned_steps", None) or trainer.estimated_stepping_batches
 
 
 def _as_list(value: Any) -> list[Any] | None:

@@ -172,8 +172,7 @@ def planned_run(trainer: L.Trainer, pl_module: LoopedLM, steps: int | None = Non
         growth for callback in callbacks for growth in getattr(callback, "growth_events", ()) if growth.step < steps
     )
     drawn = (callback.random_passes for callback in callbacks if hasattr(callback, "random_passes"))
-    context = getattr(trainer.datamodule, "context", pl_module.config.context)  # type: ignore[attr-defined]
-    config = replace(pl_module.config, context=context)  # of the windows trained on, which may be shorter
+    config = replace(pl_module.config, context=_context(trainer, pl_module))
     return Run(
         family=pl_module.family.name,
         depth=pl_module.hparams["depth"],
@@ -186,13 +185,17 @@ def planned_run(trainer: L.Trainer, pl_module: LoopedLM, steps: int | None = Non
     )
 
 
+def _context(trainer: L.Trainer, pl_module: LoopedLM) -> int:
+    """Tokens of the windows trained on, which may be shorter than the model's context."""
+    return getattr(trainer.datamodule, "context", pl_module.config.context)  # type: ignore[attr-defined]
+
+
 def _batch_tokens(trainer: L.Trainer, pl_module: LoopedLM) -> int:
     """Tokens per optimizer step: the mean of what was processed, before the first step what the loader promises."""
     if pl_module.meter.tokens and trainer.global_step:
         return round(pl_module.meter.tokens / trainer.global_step)
     batch_size = getattr(trainer.train_dataloader, "batch_size", None) or 0
-    context = getattr(trainer.datamodule, "context", pl_module.config.context)  # type: ignore[attr-defined]
-    return batch_size * context * trainer.accumulate_grad_batches * trainer.world_size
+    return batch_size * _context(trainer, pl_module) * trainer.accumulate_grad_batches * trainer.world_size
 
 
 def _epoch_tokens(trainer: L.Trainer, pl_module: LoopedLM) -> float | None:

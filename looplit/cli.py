@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import re
 import warnings
@@ -179,7 +180,7 @@ def _next_folder(name: str) -> str:
     """A new version_N, made at once, for a run without a logger to number it."""
     for n in itertools.count():
         folder = Path(RUNS_FOLDER) / name / f"version_{n}"
-        if not folder.exists():
+        with contextlib.suppress(FileExistsError):  # another run may take the same number at the same moment
             folder.mkdir(parents=True)
             return str(folder)
     raise AssertionError("numbers do not end")
