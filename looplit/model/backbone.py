@@ -7,7 +7,6 @@ Shape suffixes: B batch, T tokens, D width, V vocabulary; 1 broadcasts.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterator
 from typing import Literal, NamedTuple
 
@@ -18,9 +17,8 @@ from looplit.errors import require
 from looplit.model.block import Block, rms_norm, rotary_tables
 from looplit.model.boundary import BoundaryOperator
 from looplit.model.config import BackboneConfig
+from looplit.model.initialization import initial_value
 from looplit.model.loss import Reduction, linear_cross_entropy, scaled_logits
-
-_STARTS_AT_ZERO = ("attention.out.weight", "mlp.down.weight", "head.weight")
 
 
 class Site(NamedTuple):
@@ -80,24 +78,13 @@ class Backbone(nn.Module):
 
     @torch.no_grad()
     def initialize(self, seed: int) -> None:
-        """Sets every parameter and the rotary tables: zero for out, down and head, normal(WTE) for the embedding,
-        uniform in ±UIS·width^-0.5 for q, k, v, gate and up. Does nothing on the meta device."""
+        """Sets every parameter to its `initial_value`, and the rotary tables. Does nothing on the meta device."""
         device = self.head.weight.device
         if device.type == "meta":
             return
         self.rotary_cos, self.rotary_sin = rotary_tables(self.config.head_dim, self.config.context, device)
-        bound = self.config.uniform_init_scale * self.config.width**-0.5
         for name, parameter in self.named_parameters():
-            generator = torch.Generator().manual_seed(_seed_of(name, seed))
-            if name.endswith(_STARTS_AT_ZERO):
-                parameter.zero_()
-                continue
-            start = torch.empty(parameter.shape)
-            if name == "embedding.weight":
-                start.normal_(0.0, self.config.embedding_std, generator=generator)
-            else:
-                start.uniform_(-bound, bound, generator=generator)
-            parameter.copy_(start)
+            parameter.copy_(initial_value(name, parameter.shape, self.config, seed))
 
     @property
     def tied(self) -> bool:
@@ -228,7 +215,3 @@ def _run(
         if observe is not None:
             observe(Site(stage, pass_, b), x_BTD)
     return x_BTD
-
-
-def _seed_of(name: str, seed: int) -> int:
-    return int.from_bytes(hashlib.sha256(f"{seed}:{name}".encode()).digest()[:8], "little") >> 1

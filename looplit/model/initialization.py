@@ -1,0 +1,34 @@
+"""Initial weights, parameter by parameter, so that no process needs more of the model than it keeps."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from looplit.model.config import BackboneConfig
+
+_STARTS_AT_ZERO = ("attention.out.weight", "mlp.down.weight", "head.weight")
+
+
+def initial_value(name: str, shape: Sequence[int], config: BackboneConfig, seed: int) -> Tensor:
+    """Start of the backbone's parameter `name`, whole, fp32, on the CPU (growth study, appendix A).
+
+    Zero for out, down and head, normal(WTE) for the embedding, uniform in ±UIS·width^-0.5 for q, k, v, gate and up.
+    Drawn from a generator seeded by `seed` and the name: the same in every family, for any number of stored cores and
+    on any number of devices.
+    """
+    start = torch.zeros(*shape)
+    if name.endswith(_STARTS_AT_ZERO):
+        return start
+    generator = torch.Generator().manual_seed(_seed_of(name, seed))
+    if name == "embedding.weight":
+        return start.normal_(0.0, config.embedding_std, generator=generator)
+    bound = config.uniform_init_scale * config.width**-0.5
+    return start.uniform_(-bound, bound, generator=generator)
+
+
+def _seed_of(name: str, seed: int) -> int:
+    return int.from_bytes(hashlib.sha256(f"{seed}:{name}".encode()).digest()[:8], "little") >> 1
