@@ -1,6 +1,6 @@
 """The shared prelude-core-coda backbone of every family (growth study, section 3, Eq. 2).
 
-e = P(embed(s)),  h_k = R_θk(φ(h_{k-1}, e)) for k = 1..K,  y = C(ρ(h_K, e))
+e = P(embed(s)),  h_k = R_θk(φ(h_{k-1}, e)) for k = 1..K,  y = C(ρ(h_K, e)); h_k is RMSNorm of that under `pass_norm`
 
 Shape suffixes: B batch, T tokens, D width, V vocabulary; 1 broadcasts.
 """
@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from looplit.errors import require
-from looplit.model.block import Block, rms_norm, rotary_tables
-from looplit.model.boundary import BoundaryOperator
+from looplit.model.block import Block, RMSNorm, rotary_tables
+from looplit.model.boundary import BoundaryOperator, pass_boundary
 from looplit.model.config import BackboneConfig
 from looplit.model.initialization import initial_value
 from looplit.model.loss import Reduction, linear_cross_entropy, scaled_logits
@@ -69,9 +69,11 @@ class Backbone(nn.Module):
         self.cores = nn.ModuleList(_stage(config, config.core) for _ in range(config.stored_cores or 1))
         self.coda = _stage(config, config.coda)
         self.head = nn.Linear(config.width, config.padded_vocabulary, bias=False)
-        alpha = config.injection_scale or 0.0
-        self.boundary = BoundaryOperator(config.boundary, alpha, config.initial_state)
-        self.coda_boundary = BoundaryOperator(config.coda_boundary, alpha)
+        self.boundary = pass_boundary(config)
+        self.coda_boundary = BoundaryOperator(config.coda_boundary, config.injection_scale or 0.0)
+        self.embedding_norm = RMSNorm(config)
+        self.pass_norm = RMSNorm(config) if config.pass_norm else nn.Identity()
+        self.head_norm = RMSNorm(config)
         self.register_buffer("rotary_cos", torch.empty(0), persistent=False)
         self.register_buffer("rotary_sin", torch.empty(0), persistent=False)
         self.initialize(seed)
@@ -148,7 +150,7 @@ class Backbone(nn.Module):
         Raises:
             InputError: More tokens than the context.
         """
-        y_BTD = rms_norm(self._residual_stream(tokens_BT, observe, branches_BT))
+        y_BTD = self.head_norm(self._residual_stream(tokens_BT, observe, branches_BT))
         if readout is not None:
             return readout(y_BTD)
         if targets_BT is None:
@@ -159,29 +161,31 @@ class Backbone(nn.Module):
             targets_BT.flatten().long(),
             vocabulary=self.config.vocabulary,
             multiplier=self.config.output_multiplier,
+            soft_cap=self.config.soft_cap,
             reduction=reduction,
         )
         return loss.view(targets_BT.shape) if reduction == "none" else loss
 
     def decode(self, state_BTD: Tensor) -> Tensor:
         """Logits that a state of the residual stream would give, OM·head(RMSNorm(x)), as the logit lens reads it."""
-        return self.decode_normed(rms_norm(state_BTD))
+        return self.decode_normed(self.head_norm(state_BTD))
 
     def decode_normed(self, normed_BTD: Tensor) -> Tensor:
         """Logits of a state that is normalised already."""
-        return scaled_logits(normed_BTD, self.head.weight, self.config.vocabulary, self.config.output_multiplier)
+        config = self.config
+        return scaled_logits(normed_BTD, self.head.weight, config.vocabulary, config.output_multiplier, config.soft_cap)
 
     def _residual_stream(
         self, tokens_BT: Tensor, observe: Observer | None, branches_BT: Tensor | None = None
     ) -> Tensor:
         sight = self._sight(tokens_BT.shape[1]) if branches_BT is None else self._sight_of_branches(branches_BT)
-        x_BTD = rms_norm(self.embedding(tokens_BT.long()))
+        x_BTD = self.embedding_norm(self.embedding(tokens_BT.long()))
         e_BTD = h_BTD = _run(self.prelude, x_BTD, sight, observe, "prelude", 0)
         untrained = self.passes - (self.config.trained_passes or self.passes)
         for k in range(self.passes):
             with torch.set_grad_enabled(torch.is_grad_enabled() and k >= untrained):
                 h_BTD = self.boundary(h_BTD, e_BTD) if k else self.boundary.first(e_BTD)
-                h_BTD = _run(self.cores[0 if self.tied else k], h_BTD, sight, observe, "core", k + 1)
+                h_BTD = self.pass_norm(_run(self.cores[0 if self.tied else k], h_BTD, sight, observe, "core", k + 1))
         return _run(self.coda, self.coda_boundary(h_BTD, e_BTD), sight, observe, "coda", 0)
 
     def _sight(self, T: int) -> Sight:

@@ -1,4 +1,4 @@
-"""The transformer block: pre-norm, rotary causal attention with QK norm, SwiGLU (growth study, appendix A).
+"""The transformer block: pre-norm, rotary causal attention with QK norm, MLP (growth study, appendix A).
 
 Shape suffixes: B batch, T tokens, D width, H heads, C dimensions per head.
 """
@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from looplit.model.config import BackboneConfig
+from looplit.model.config import BackboneConfig, MLPKind
 
 NORM_EPS = 2.0**-23  # fp32 machine epsilon; embeddings start near 0.007, where a larger eps changes the result
 ROTARY_BASE = 10_000.0
@@ -18,6 +18,18 @@ ROTARY_BASE = 10_000.0
 def rms_norm(x: Tensor) -> Tensor:
     """RMSNorm over the last dimension, without gains, in at least fp32 whatever the precision of `x`."""
     return F.rms_norm(x.to(torch.promote_types(x.dtype, torch.float32)), x.shape[-1:], eps=NORM_EPS)
+
+
+class RMSNorm(nn.Module):
+    """`rms_norm`, times learned gains where the config has them."""
+
+    def __init__(self, config: BackboneConfig) -> None:
+        super().__init__()
+        self.gain = nn.Parameter(torch.empty(config.width)) if config.gains else None
+
+    def forward(self, x_BTD: Tensor) -> Tensor:
+        normed_BTD = rms_norm(x_BTD)
+        return normed_BTD if self.gain is None else normed_BTD * self.gain
 
 
 def compute_dtype(weight: Tensor) -> torch.dtype:
@@ -67,7 +79,7 @@ class Attention(nn.Module):
         return self.out(y_BHTC.transpose(1, 2).reshape(B, T, D))
 
 
-class MLP(nn.Module):
+class SwiGLU(nn.Module):
     """SwiGLU: down(silu(gate(x)) * up(x))."""
 
     def __init__(self, config: BackboneConfig) -> None:
@@ -80,6 +92,21 @@ class MLP(nn.Module):
         return self.down(F.silu(self.gate(x_BTD)) * self.up(x_BTD))
 
 
+class SquaredReLU(nn.Module):
+    """down(relu(up(x))²)."""
+
+    def __init__(self, config: BackboneConfig) -> None:
+        super().__init__()
+        self.up = nn.Linear(config.width, config.hidden, bias=False)
+        self.down = nn.Linear(config.hidden, config.width, bias=False)
+
+    def forward(self, x_BTD: Tensor) -> Tensor:
+        return self.down(F.relu(self.up(x_BTD)).square())
+
+
+_MLPS: dict[MLPKind, type[SwiGLU | SquaredReLU]] = {"swiglu": SwiGLU, "squared_relu": SquaredReLU}
+
+
 class Block(nn.Module):
     """x = x + RM·attention(norm(x)); x = x + RM·mlp(norm(x)), with RM the residual multiplier.
 
@@ -88,12 +115,14 @@ class Block(nn.Module):
 
     def __init__(self, config: BackboneConfig) -> None:
         super().__init__()
+        self.attention_norm = RMSNorm(config)
         self.attention = Attention(config)
-        self.mlp = MLP(config)
+        self.mlp_norm = RMSNorm(config)
+        self.mlp = _MLPS[config.mlp](config)
         self.residual_multiplier = config.residual_multiplier
 
     def forward(self, x_BTD: Tensor, cos_TC: Tensor, sin_TC: Tensor, mask_B1TT: Tensor | None = None) -> Tensor:
-        dtype = compute_dtype(self.mlp.gate.weight)
-        attended = self.attention(rms_norm(x_BTD).to(dtype), cos_TC, sin_TC, mask_B1TT)
+        dtype = compute_dtype(self.mlp.up.weight)
+        attended = self.attention(self.attention_norm(x_BTD).to(dtype), cos_TC, sin_TC, mask_B1TT)
         x_BTD = torch.add(x_BTD, attended, alpha=self.residual_multiplier)
-        return torch.add(x_BTD, self.mlp(rms_norm(x_BTD).to(dtype)), alpha=self.residual_multiplier)
+        return torch.add(x_BTD, self.mlp(self.mlp_norm(x_BTD).to(dtype)), alpha=self.residual_multiplier)

@@ -8,8 +8,9 @@ from typing import Any, Literal, get_args
 
 from looplit.errors import require
 
-Boundary = Literal["identity", "norm", "inject", "norm_inject"]
+Boundary = Literal["identity", "norm", "inject", "norm_inject", "linear"]
 InitialState = Literal["zero", "prelude"]
+MLPKind = Literal["swiglu", "squared_relu"]
 
 HEAD_DIM = 128  # width per head, and width per block of nominal depth, in the growth study
 VOCABULARY_MULTIPLE = 64
@@ -60,19 +61,28 @@ class BackboneConfig:
         passes: K, the times the core is applied at the start of training, at least 1.
         tied: Whether all passes share one core.
         stored_cores: Cores kept in memory. 1 if tied; if untied, at least `passes` (more leave room for growth).
-        boundary: φ, applied to the state before each pass.
-        coda_boundary: ρ, applied to the state before the coda.
+        boundary: φ, applied to the state before each pass. "linear" is W[e; h] with one learned matrix W for all passes
+            (truncation study); it starts as [I | 0], so that every pass reads e at first.
+        coda_boundary: ρ, applied to the state before the coda; not "linear".
         injection_scale: α of BO(h, e) = RMSNorm(h) + α·e. Only where a boundary injects; then 1 by default.
         trained_passes: B of truncated backpropagation (truncation study): the gradient goes through the last B passes
             only, the first run without a graph. All passes by default; at most the initial K.
         initial_state: "zero" is the paper's h_0 = 0, so that under an injecting φ the first pass reads α·e;
-            "prelude" is the released checkpoints' first pass, which reads e. They differ only if α ≠ 1.
+            "prelude" is the released checkpoints' first pass, which reads e. They differ only if α ≠ 1, and under a
+            linear φ, which mixes that h_0 (0 or e) before the first pass too.
         residual_multiplier: RM, scales what each branch adds to the residual stream.
         output_multiplier: OM, scales the logits.
         vocabulary: Token ids; the matrices are padded to the next multiple of 64.
         context: Longest sequence in tokens.
         embedding_std: WTE, standard deviation of the token embedding at initialisation.
         uniform_init_scale: UIS; q, k, v, gate and up start uniform in ±UIS·width^-0.5.
+        branch_init_scale: The same for what ends a branch, out and down: uniform in ±scale·inputs^-0.5; 0 is zero.
+        head_std: Standard deviation of the head at initialisation; 0 is zero.
+        mlp: "swiglu", down(silu(gate(x))·up(x)), or "squared_relu", down(relu(up(x))²) with 4·width hidden units.
+        gains: Whether norms have learned gains: two per block and those after the embedding, after each pass (one for
+            all passes) and before the head. The norms of q and k never have.
+        pass_norm: Whether the state is normalised after every pass.
+        soft_cap: c of the logits' soft cap, c·tanh(z/c); none by default.
 
     Raises:
         InputError: A value that breaks one of the rules above.
@@ -97,6 +107,12 @@ class BackboneConfig:
     context: int = 2048
     embedding_std: float = 0.02
     uniform_init_scale: float = 0.25
+    branch_init_scale: float = 0.0
+    head_std: float = 0.0
+    mlp: MLPKind = "swiglu"
+    gains: bool = False
+    pass_norm: bool = False
+    soft_cap: float | None = None
 
     def __post_init__(self) -> None:
         for name, least in (("width", 1), ("heads", 1), ("prelude", 0), ("core", 1), ("coda", 0), ("passes", 1),
@@ -107,16 +123,20 @@ class BackboneConfig:
             self.head_dim % 2 == 0, "heads", self.heads,
             f"gives heads of {self.head_dim} dimensions; rotary embedding needs an even number",
         )  # fmt: skip
-        for name in ("boundary", "coda_boundary"):
-            kinds = get_args(Boundary)
-            require(getattr(self, name) in kinds, name, getattr(self, name), f"must be one of {', '.join(kinds)}")
-        starts = get_args(InitialState)
+        for name, kinds in (("boundary", Boundary), ("coda_boundary", Boundary), ("initial_state", InitialState),
+                            ("mlp", MLPKind)):  # fmt: skip
+            value = getattr(self, name)
+            require(value in get_args(kinds), name, value, f"must be one of {', '.join(get_args(kinds))}")
         require(
-            self.initial_state in starts, "initial_state", self.initial_state, f"must be one of {', '.join(starts)}"
-        )
-        for name in ("residual_multiplier", "output_multiplier", "embedding_std", "uniform_init_scale"):
+            self.coda_boundary != "linear", "coda_boundary", self.coda_boundary,
+            "the linear boundary mixes before each pass; the coda reads the state",
+        )  # fmt: skip
+        for name in ("residual_multiplier", "output_multiplier", "embedding_std", "uniform_init_scale",
+                     "branch_init_scale", "head_std"):  # fmt: skip
             value = getattr(self, name)
             require(math.isfinite(value) and value >= 0, name, value, "must be a finite number, at least 0")
+        cap = self.soft_cap
+        require(cap is None or 0 < cap < math.inf, "soft_cap", cap, "must be a finite number above 0, or None")
         trained = self.trained_passes
         require(
             trained is None or 1 <= trained <= self.passes, "trained_passes", trained,
@@ -146,12 +166,12 @@ class BackboneConfig:
         require(math.isfinite(scale), "injection_scale", scale, "must be a finite number")
         require(
             self.injects or scale == 0, "injection_scale", scale,
-            f"nothing is injected by boundary {self.boundary} and coda_boundary {self.coda_boundary}",
+            f"nothing is injected by α under boundary {self.boundary} and coda_boundary {self.coda_boundary}",
         )  # fmt: skip
 
     @property
     def injects(self) -> bool:
-        """Whether a boundary adds the prelude's output."""
+        """Whether a boundary adds α·e; a linear one mixes e in with weights of its own."""
         return "inject" in self.boundary or "inject" in self.coda_boundary
 
     @property
@@ -161,7 +181,7 @@ class BackboneConfig:
     @property
     def hidden(self) -> int:
         """Hidden width of the MLP."""
-        return mlp_hidden(self.width)
+        return mlp_hidden(self.width) if self.mlp == "swiglu" else 4 * self.width
 
     @property
     def padded_vocabulary(self) -> int:

@@ -10,24 +10,29 @@ from torch import Tensor
 
 from looplit.model.config import BackboneConfig
 
-_STARTS_AT_ZERO = ("attention.out.weight", "mlp.down.weight", "head.weight")
+_ENDS_A_BRANCH = ("attention.out.weight", "mlp.down.weight")
 
 
 def initial_value(name: str, shape: Sequence[int], config: BackboneConfig, seed: int) -> Tensor:
     """Start of the backbone's parameter `name`, whole, fp32, on the CPU (growth study, appendix A).
 
-    Zero for out, down and head, normal(WTE) for the embedding, uniform in ±UIS·width^-0.5 for q, k, v, gate and up.
-    Drawn from a generator seeded by `seed` and the name: the same in every family, for any number of stored cores and
-    on any number of devices.
+    Normal for the embedding (WTE) and the head, uniform in ±UIS·width^-0.5 for q, k, v, gate and up, in
+    ±scale·inputs^-0.5 for out and down; the head's and the last scale are zero in the growth study. Gains are 1 and the
+    linear boundary is [I | 0] (truncation study). Drawn from a generator seeded by `seed` and the name: the same in
+    every family, for any number of stored cores and on any number of devices.
     """
     start = torch.zeros(*shape)
-    if name.endswith(_STARTS_AT_ZERO):
-        return start
+    if name.endswith("gain"):
+        return start.fill_(1.0)
+    if name == "boundary.weight":
+        return start.fill_diagonal_(1.0)
     generator = torch.Generator().manual_seed(_seed_of(name, seed))
-    if name == "embedding.weight":
-        return start.normal_(0.0, config.embedding_std, generator=generator)
-    bound = config.uniform_init_scale * config.width**-0.5
-    return start.uniform_(-bound, bound, generator=generator)
+    std = {"embedding.weight": config.embedding_std, "head.weight": config.head_std}.get(name)
+    if std is not None:
+        return start.normal_(0.0, std, generator=generator)
+    scale = config.branch_init_scale if name.endswith(_ENDS_A_BRANCH) else config.uniform_init_scale
+    bound = scale * shape[-1] ** -0.5
+    return start.uniform_(-bound, bound, generator=generator) if bound else start  # else -0.0
 
 
 def _seed_of(name: str, seed: int) -> int:

@@ -28,6 +28,10 @@ from looplit.model.growth import grow
 
 TINY: dict[str, Any] = {"width": 32, "heads": 2, "prelude": 1, "core": 1, "coda": 1, "vocabulary": 61, "context": 16}
 VANILLA = {"boundary": "identity", "coda_boundary": "identity"}
+TRUNCATION_STUDY = {
+    "mlp": "squared_relu", "gains": True, "pass_norm": True, "soft_cap": 3.0, "boundary": "linear",
+    "coda_boundary": "identity",
+}  # fmt: skip
 
 
 def backbone(scale: float = 0.2, **settings: Any) -> Backbone:
@@ -60,6 +64,7 @@ MODELS = {
     "dormant cores": lambda: backbone(tied=False, passes=2, stored_cores=4),
     "vanilla": lambda: backbone(core=3, **VANILLA),
     "truncated": lambda: backbone(passes=3, trained_passes=1),
+    "truncation study": lambda: backbone(passes=3, trained_passes=1, **TRUNCATION_STUDY),
     "no prelude": lambda: backbone(prelude=0, **VANILLA),
 }
 
@@ -72,7 +77,10 @@ def slow_lens(model: Backbone, inputs: Tensor, targets: Tensor) -> dict[str, lis
     head = precise.head.weight[: precise.config.vocabulary].detach()
 
     def decode(x: Tensor) -> Tensor:
-        logits = precise.config.output_multiplier * head @ (x / (x.square().mean() + 2.0**-23).sqrt())
+        normed = x / (x.square().mean() + 2.0**-23).sqrt()
+        gain, cap = precise.head_norm.gain, precise.config.soft_cap
+        logits = precise.config.output_multiplier * head @ (normed if gain is None else normed * gain.detach())
+        logits = logits if cap is None else cap * torch.tanh(logits / cap)
         return logits - torch.logsumexp(logits, 0)
 
     answer: dict[str, list[float]] = {"kl": [], "agreement": [], "loss": [], "rms": [], "update": []}

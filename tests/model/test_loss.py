@@ -23,20 +23,25 @@ def inputs() -> tuple[Tensor, Tensor, Tensor]:
     return hidden, weight, targets
 
 
-def plain(hidden: Tensor, weight: Tensor, targets: Tensor, reduction: str) -> Tensor:
-    return F.cross_entropy(0.7 * hidden @ weight[:V].T, targets, reduction=reduction)
+def plain(hidden: Tensor, weight: Tensor, targets: Tensor, reduction: str, soft_cap: float | None = None) -> Tensor:
+    logits = 0.7 * hidden @ weight[:V].T
+    if soft_cap is not None:
+        logits = soft_cap * torch.tanh(logits / soft_cap)
+    return F.cross_entropy(logits, targets, reduction=reduction)
 
 
+@pytest.mark.parametrize("soft_cap", [None, 1.5])  # logits reach ±10, so that the cap bends them
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
 @pytest.mark.parametrize("chunk", [1, 8, 37, 100])
 def test_value_and_gradients_equal_the_plain_loss(
-    inputs: tuple[Tensor, Tensor, Tensor], reduction: str, chunk: int
+    inputs: tuple[Tensor, Tensor, Tensor], reduction: str, chunk: int, soft_cap: float | None
 ) -> None:
     hidden, weight, targets = inputs
     ours = linear_cross_entropy(
-        hidden, weight, targets, vocabulary=V, multiplier=0.7, reduction=reduction, chunk_tokens=chunk  # type: ignore[arg-type]
+        hidden, weight, targets, vocabulary=V, multiplier=0.7, soft_cap=soft_cap, reduction=reduction,  # type: ignore[arg-type]
+        chunk_tokens=chunk,
     )  # fmt: skip
-    theirs = plain(hidden, weight, targets, reduction)
+    theirs = plain(hidden, weight, targets, reduction, soft_cap)
     torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-7)
     pull = torch.randn(theirs.shape, generator=torch.Generator().manual_seed(1))
     for a, b in zip(
@@ -49,11 +54,14 @@ def test_value_and_gradients_equal_the_plain_loss(
     assert not torch.autograd.grad(ours, weight, pull)[0][V:].any()  # padding rows get no gradient
 
 
-def test_without_gradients_it_is_the_same(inputs: tuple[Tensor, Tensor, Tensor]) -> None:
+@pytest.mark.parametrize("soft_cap", [None, 1.5])
+def test_without_gradients_it_is_the_same(inputs: tuple[Tensor, Tensor, Tensor], soft_cap: float | None) -> None:
     hidden, weight, targets = inputs
     with torch.no_grad():
-        ours = linear_cross_entropy(hidden, weight, targets, vocabulary=V, multiplier=0.7, chunk_tokens=5)
-    torch.testing.assert_close(ours, plain(hidden, weight, targets, "mean").detach(), rtol=1e-6, atol=0)
+        ours = linear_cross_entropy(
+            hidden, weight, targets, vocabulary=V, multiplier=0.7, soft_cap=soft_cap, chunk_tokens=5
+        )
+    torch.testing.assert_close(ours, plain(hidden, weight, targets, "mean", soft_cap).detach(), rtol=1e-6, atol=0)
 
 
 class LargestTensor(TorchDispatchMode):
@@ -73,7 +81,7 @@ def test_the_logits_of_the_batch_are_never_in_memory_at_once() -> None:
     hidden, weight = torch.randn(512, 4, requires_grad=True), torch.randn(1024, 4, requires_grad=True)
     targets = torch.randint(0, 1000, (512,))
     with LargestTensor() as seen:
-        linear_cross_entropy(hidden, weight, targets, vocabulary=1000, chunk_tokens=32).backward()
+        linear_cross_entropy(hidden, weight, targets, vocabulary=1000, soft_cap=15.0, chunk_tokens=32).backward()
     assert seen.elements <= 32 * 1000
 
 

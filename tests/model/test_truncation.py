@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
@@ -9,16 +12,19 @@ from torch import Tensor
 from looplit.errors import InputError
 from looplit.model.backbone import Backbone, Site
 from looplit.model.config import BackboneConfig
+from looplit.optim import MuonAdamW
 from looplit.scaling.accounting import flops_per_token, loop_cost
 
 TOKENS = torch.randint(0, 61, (2, 16), generator=torch.Generator().manual_seed(1))
 
 
-def build(passes: int, trained: int | None, boundary: str = "norm_inject") -> Backbone:
-    """Every matrix random, in float64: where matrices start at zero, full and truncated gradients are the same."""
+def build(passes: int, trained: int | None, boundary: str = "norm_inject", **changes: Any) -> Backbone:
+    """Every matrix random, in float64: where matrices start at zero, or W at [I | 0], which hides the state, full and
+    truncated gradients are the same.
+    """
     config = BackboneConfig(
         width=32, heads=2, prelude=1, core=1, coda=1, vocabulary=61, context=16, passes=passes, trained_passes=trained,
-        boundary=boundary,  # type: ignore[arg-type]
+        boundary=boundary, **changes,  # type: ignore[arg-type]
     )  # fmt: skip
     model = Backbone(config)
     generator = torch.Generator().manual_seed(7)
@@ -38,40 +44,82 @@ def test_all_passes_trained_is_full_backpropagation() -> None:
     assert all(torch.equal(full[name], value) for name, value in all_trained.items())
 
 
-@pytest.mark.parametrize("trained", [1, 2, 3])
-@pytest.mark.parametrize("boundary", ["norm_inject", "identity"])
-def test_the_gradient_is_that_of_a_start_from_the_detached_state(trained: int, boundary: str) -> None:
-    """The slow way: run the first passes by hand, detach the state, and let autograd see the rest."""
-    model = build(4, trained, boundary)
+BOUNDARIES = [
+    *({"boundary": kind} for kind in ("identity", "norm", "inject", "norm_inject")),
+    {"boundary": "linear", "coda_boundary": "identity", "initial_state": "prelude"},
+    {"boundary": "linear", "coda_boundary": "identity", "pass_norm": True, "gains": True, "soft_cap": 3.0},
+]
+
+
+@pytest.mark.parametrize("trained", [1, 2, 5])
+@pytest.mark.parametrize("core", [{}, {"tied": False}], ids=["tied", "untied"])
+@pytest.mark.parametrize("changes", BOUNDARIES, ids=lambda changes: "-".join(map(str, changes.values())))
+def test_the_gradient_is_that_of_passes_by_hand(trained: int, core: dict[str, Any], changes: dict[str, Any]) -> None:
+    """The slow way: the first passes of six under no_grad, the last ones with gradient, the state handed over."""
+    model = build(6, trained, **core, **changes)
     truncated = gradients(model)
     loss = model(TOKENS, TOKENS)
 
-    by_hand = build(4, None, boundary)
+    by_hand = build(6, None, **core, **changes)
     rotary = by_hand.rotary_cos[:16], by_hand.rotary_sin[:16]
-    e: dict[Site, Tensor] = {}
-    by_hand(TOKENS, observe=e.__setitem__)  # for the prelude's output, with its graph
-    prelude_output = e[Site("prelude", 0, 1)]
-    h = by_hand.boundary.first(prelude_output)
-    for k in range(4):
-        if k:
-            h = by_hand.boundary(h, prelude_output)
-        if k < 4 - trained:
-            h = by_hand.cores[0][0](h, *rotary).detach()
-        else:
-            h = by_hand.cores[0][0](h, *rotary)
-    y = by_hand.coda[0](by_hand.coda_boundary(h, prelude_output), *rotary)
+    e = by_hand.prelude[0](by_hand.embedding_norm(by_hand.embedding(TOKENS)), *rotary)
+
+    def one_pass(k: int, h: Tensor | None) -> Tensor:
+        read = by_hand.boundary.first(e) if h is None else by_hand.boundary(h, e)
+        return by_hand.pass_norm(by_hand.cores[0 if by_hand.tied else k][0](read, *rotary))
+
+    h = None
+    with torch.no_grad():
+        for k in range(6 - trained):
+            h = one_pass(k, h)
+    for k in range(6 - trained, 6):
+        h = one_pass(k, h)
+    assert h is not None
+    y = by_hand.coda[0](by_hand.coda_boundary(h, e), *rotary)
     slow = torch.nn.functional.cross_entropy(by_hand.decode(y).flatten(0, 1), TOKENS.flatten())
     slow.backward()
     torch.testing.assert_close(loss, slow)
-    full = gradients(build(4, None, boundary))
-    for name, parameter in by_hand.named_parameters():
-        torch.testing.assert_close(truncated[name], parameter.grad, rtol=1e-9, atol=1e-12)
-    assert not torch.allclose(truncated["cores.0.0.mlp.up.weight"], full["cores.0.0.mlp.up.weight"])
+    slow_gradients = {name: p.grad for name, p in by_hand.named_parameters() if p.grad is not None}
+    assert truncated.keys() == slow_gradients.keys()
+    for name, gradient in slow_gradients.items():
+        torch.testing.assert_close(truncated[name], gradient, rtol=1e-9, atol=1e-12)
+    full_model = build(6, None, **core, **changes)
+    torch.testing.assert_close(full_model(TOKENS, TOKENS), loss, rtol=0, atol=0)  # B changes no value
+    last = f"cores.{0 if by_hand.tied else 5}.0.mlp.up.weight"
+    if by_hand.tied:
+        assert not torch.allclose(truncated[last], gradients(full_model)[last])
+    else:
+        assert {name.split(".")[1] for name in truncated if "cores" in name} == {str(k) for k in range(6 - trained, 6)}
+    if "inject" in changes["boundary"] or changes["boundary"] == "linear":
+        assert truncated["prelude.0.mlp.up.weight"].any()
 
 
-def test_untrained_passes_leave_no_graph() -> None:
+def test_the_linear_boundary_hides_the_state_at_the_start() -> None:
+    """W = [I | 0]: every pass reads e, so that no gradient reaches an earlier pass."""
+    full, truncated = (build(4, trained, "linear", coda_boundary="identity") for trained in (4, 1))
+    for model in (full, truncated):
+        with torch.no_grad():
+            model.boundary.weight.zero_().fill_diagonal_(1.0)
+    last = gradients(truncated)
+    assert all(torch.allclose(last[name], value) for name, value in gradients(full).items())
+
+
+def test_untied_cores_outside_the_window_are_left_alone() -> None:
+    model = build(3, 1, tied=False).float()
+    groups = [{"params": [p], "algorithm": "muon" if p.ndim == 2 else "adamw", "weight_decay": 0.1}
+              for p in model.cores.parameters()]  # fmt: skip
+    optimizer = MuonAdamW(groups)
+    before = copy.deepcopy(model.cores.state_dict())
+    model(TOKENS, TOKENS).backward()
+    optimizer.step()
+    changed = {name.split(".")[0] for name, value in model.cores.state_dict().items() if value.ne(before[name]).any()}
+    assert changed == {"2"}
+
+
+@pytest.mark.parametrize("boundary", ["norm_inject", "linear"])
+def test_untrained_passes_leave_no_graph(boundary: str) -> None:
     states: dict[Site, Tensor] = {}
-    build(4, 1)(TOKENS, TOKENS, observe=states.__setitem__)
+    build(4, 1, boundary, coda_boundary="identity")(TOKENS, TOKENS, observe=states.__setitem__)
     assert [states[Site("core", k, 1)].requires_grad for k in (1, 2, 3, 4)] == [False, False, False, True]
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from core_bundle import make_model
@@ -10,9 +12,9 @@ from torch import Tensor
 from looplit.model import Backbone, BackboneConfig
 
 
-def untied() -> Backbone:
+def perturbed(**changes: Any) -> Backbone:
     config = BackboneConfig(
-        width=32, heads=2, prelude=1, core=1, coda=1, passes=3, tied=False, vocabulary=257, context=24
+        width=32, heads=2, prelude=1, core=1, coda=1, passes=3, vocabulary=257, context=24, **changes
     )
     model = Backbone(config)
     model.load_state_dict({
@@ -22,7 +24,16 @@ def untied() -> Backbone:
     return model
 
 
-@pytest.mark.parametrize("model", [make_model(context=24), untied()], ids=["tied", "untied"])
+MODELS = {
+    "tied": make_model(context=24),
+    "untied": perturbed(tied=False),
+    "truncation study": perturbed(
+        mlp="squared_relu", gains=True, pass_norm=True, soft_cap=3.0, boundary="linear", coda_boundary="identity"
+    ),
+}
+
+
+@pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
 @torch.no_grad()
 def test_a_branch_is_a_row(model: Backbone) -> None:
     generator = torch.Generator().manual_seed(0)
