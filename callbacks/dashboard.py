@@ -111,7 +111,7 @@ class Dashboard(Callback):
             if tag in trainer.callback_metrics
         }
         metrics |= {"final/tokens": float(pl_module.meter.tokens), "final/training_flops": float(pl_module.meter.flops)}
-        chosen = {"family": pl_module.family.name, **pl_module.hparams}
+        chosen = {"family": pl_module.recipe.name, **pl_module.hparams}
         given = {name: _plain(value) for name, value in chosen.items() if value is not None}
         for writer in writers(trainer):
             for summary in hparams(given, metrics):

@@ -7,7 +7,6 @@ import platform
 import resource
 import sys
 import time
-from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_only
 from looplit.modules.base import LoopedLM
 from looplit.scaling.recurrence import Recurrence
 from looplit.scaling.run import Run
+from looplit.scaling.settle import run_of
 
 _REPORTED_VERSIONS = ("looplit", "torch", "lightning", "litdata")
 
@@ -166,22 +166,20 @@ def _folder(trainer: L.Trainer) -> Path:
 
 def planned_run(trainer: L.Trainer, pl_module: LoopedLM, steps: int | None = None) -> Run:
     """The run that a Trainer is set to make of a module, in plain numbers; `steps`: only its beginning."""
-    steps = pl_module.planned_steps if steps is None else steps
+    planned = pl_module.planned_steps
+    steps = planned if steps is None else steps
     callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
     growths = tuple(
         growth for callback in callbacks for growth in getattr(callback, "growth_events", ()) if growth.step < steps
     )
     drawn = (callback.random_passes for callback in callbacks if hasattr(callback, "random_passes"))
-    config = replace(pl_module.config, context=_context(trainer, pl_module))
-    return Run(
-        family=pl_module.family.name,
-        depth=pl_module.hparams["depth"],
-        backbone=config,
-        hyperparameters=pl_module.hyperparameters,
-        recurrence=Recurrence(config.passes, growths, next(drawn, None)),
+    return run_of(
+        pl_module.recipe,
+        planned,
+        context=_context(trainer, pl_module),
+        recurrence=Recurrence(pl_module.config.passes, growths, next(drawn, None)),
         steps=steps,
         batch_tokens=_batch_tokens(trainer, pl_module),
-        optimizer=pl_module.hparams["optimizer"],
     )
 
 

@@ -28,6 +28,7 @@ _HOME = {
     "DeepVanillaGrow": "looplit.modules",
     "Operator1": "looplit.modules",
     "Loop": "looplit.modules",
+    "TruncatedLoop": "looplit.modules",
     "LoopGrow": "looplit.modules",
     "Untied": "looplit.modules",
     "UntiedGrow": "looplit.modules",
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
     from looplit.modules import LoopedLM as LoopedLM
     from looplit.modules import LoopGrow as LoopGrow
     from looplit.modules import Operator1 as Operator1
+    from looplit.modules import TruncatedLoop as TruncatedLoop
     from looplit.modules import Untied as Untied
     from looplit.modules import UntiedGrow as UntiedGrow
     from looplit.modules import Vanilla as Vanilla

@@ -71,8 +71,8 @@ def passes_main(argv: list[str]) -> int:
         check_passes(model.backbone, args.passes)
         result = loss_at_passes(model.backbone, _batches(path, model, args), args.passes)
         rows.append({**_run(path, model), **result.to_dict()})
-        results[model.family.name if len(args.ckpt_path) == 1 else str(path)] = result
-        print(f"{path}: {model.family.name} trained at {result.trained} passes, {result.tokens:,} tokens")
+        results[model.recipe.name if len(args.ckpt_path) == 1 else str(path)] = result
+        print(f"{path}: {model.recipe.name} trained at {result.trained} passes, {result.tokens:,} tokens")
         print(_passes_table(result))
     _write_json(args, rows)
     if args.plot:
@@ -138,10 +138,11 @@ def _batches(path: str, model: LoopedLM, args: argparse.Namespace) -> list[tuple
 
 
 def _run(path: str, model: LoopedLM) -> dict[str, Any]:
+    depth = {} if model.recipe.depth is None else {"depth": model.recipe.depth}
     return {
         "checkpoint_path": str(path),
-        "family": model.family.name,
-        "depth": model.hparams["depth"],
+        "family": model.recipe.name,
+        **depth,
         "passes": model.backbone.passes,
         "training_flops": model.meter.flops,
     }

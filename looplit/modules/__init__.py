@@ -5,6 +5,7 @@ from looplit.modules.checkpoint import load
 from looplit.modules.families import (
     DeepVanilla,
     DeepVanillaGrow,
+    GrowthStudyLM,
     Loop,
     LoopGrow,
     Operator1,
@@ -12,14 +13,17 @@ from looplit.modules.families import (
     UntiedGrow,
     Vanilla,
 )
+from looplit.modules.truncated import TruncatedLoop
 
 __all__ = [
     "DeepVanilla",
     "DeepVanillaGrow",
+    "GrowthStudyLM",
     "Loop",
     "LoopGrow",
     "LoopedLM",
     "Operator1",
+    "TruncatedLoop",
     "Untied",
     "UntiedGrow",
     "Vanilla",

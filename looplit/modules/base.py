@@ -1,9 +1,9 @@
-"""The LightningModule that every architecture family shares."""
+"""The LightningModule that every architecture family shares: training, evaluation, checkpoints."""
 
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar, Literal, cast
+from typing import Any, cast
 
 import lightning as L
 import torch
@@ -15,14 +15,13 @@ from torch.distributed.tensor import DTensor
 from looplit.errors import InputError, RunStopped, require
 from looplit.eval.metrics import TokenLoss
 from looplit.model.backbone import Backbone, Site
-from looplit.model.config import BackboneConfig, Boundary, InitialState
+from looplit.model.config import BackboneConfig
 from looplit.model.growth import restore_passes, save_passes
 from looplit.modules.meter import RunMeter
+from looplit.modules.resume import StepTokens, check_same_model, check_same_settings
 from looplit.optim import MuonAdamW, learning_rate_factor, parameters_by_role
 from looplit.scaling.accounting import flops_per_token
-from looplit.scaling.families import Family
-from looplit.scaling.recipes import growth_fraction
-from looplit.scaling.settle import settle
+from looplit.scaling.training import GroupSettings, ModelRecipe, Role
 
 Batch = Tensor | tuple[Tensor, Tensor] | list[Tensor]
 
@@ -30,94 +29,36 @@ CLASS_KEY, METER_KEY, STEP_KEY = "looplit_class", "looplit_meter", "looplit_step
 
 
 class LoopedLM(L.LightningModule):
-    """A language model of one family: `depth` alone gives the shape and the tuned recipe; anything can be overridden.
+    """A language model that trains as its recipe says: what every family shares.
 
     A batch is a tensor of token windows (batch, tokens + 1), inputs and shifted targets overlapping, or a pair
     (inputs, targets) of shape (batch, tokens) each. Train with any Lightning Trainer; families that grow need
     `looplit.callbacks.ModelGrowth` among its callbacks.
 
-    Args:
-        depth: Nominal depth ℓ: width 128·ℓ, ℓ heads, blocks split in thirds over prelude, core and coda.
-        width: Size of the residual stream.
-        heads: Attention heads per block; default one per 128 of width.
-        split: Blocks of prelude, core and coda.
-        vocabulary: Token ids of the tokenizer.
-        context: Tokens per window.
-        passes: K at the start of training. K = 1 takes Operator-1's hyperparameters where the family has operators.
-        trained_passes: B of truncated backpropagation: gradient through the last B passes only. Default all.
-        stored_cores: Cores kept in memory (untied families): leave room for growth.
-        boundary: φ, before each pass.
-        coda_boundary: ρ, before the coda.
-        injection_scale: α, where a boundary injects.
-        initial_state: "zero" (the paper's h_0 = 0) or "prelude" (the released checkpoints), see `BackboneConfig`.
-        residual_multiplier: RM, of what each branch adds to the residual stream.
-        output_multiplier: OM, of the logits.
-        embedding_std: WTE, of the token embedding at initialisation.
-        uniform_init_scale: UIS, of q, k, v, gate and up at initialisation.
-        optimizer: For the block matrices: "muon", or "adamw" (no published learning rate; ours is 0.05 of Muon's).
-        learning_rate: GLR of the block matrices; default the family's, scaled by (N_d8/N)^b.
-        embedding_lr_multiplier: ELRM.
-        head_lr_multiplier: HLRM.
-        weight_decay: WD of all three groups.
-        betas: Of AdamW.
-        eps: Of AdamW.
-        warmup_steps: WU.
-        warmdown_ratio: WDR, share of the run over which the learning rate falls to zero.
-        steps: Planned optimizer steps of the schedule; default those the Trainer will take. Set it where a run is to
-            stop earlier and go on later.
-        compile: Whether to compile each block. One graph serves all blocks and every K.
-        seed: Of the initial weights; default the global seed (`seed_everything`).
-
-    Raises:
-        InputError: A value that breaks a rule of the backbone or of the recipe.
+    A subclass saves its hyperparameters, `steps`, `compile` and `seed` among them, and calls `build` with its recipe.
     """
 
-    family: ClassVar[Family]
+    recipe: ModelRecipe
+    backbone: Backbone
 
-    def __init__(
-        self,
-        depth: int,
-        width: int | None = None,
-        heads: int | None = None,
-        split: tuple[int, int, int] | None = None,
-        vocabulary: int = 50257,
-        context: int = 2048,
-        passes: int | None = None,
-        trained_passes: int | None = None,
-        stored_cores: int | None = None,
-        boundary: Boundary | None = None,
-        coda_boundary: Boundary | None = None,
-        injection_scale: float | None = None,
-        initial_state: InitialState = "zero",
-        residual_multiplier: float | None = None,
-        output_multiplier: float | None = None,
-        embedding_std: float | None = None,
-        uniform_init_scale: float | None = None,
-        optimizer: Literal["muon", "adamw"] = "muon",
-        learning_rate: float | None = None,
-        embedding_lr_multiplier: float | None = None,
-        head_lr_multiplier: float | None = None,
-        weight_decay: float | None = None,
-        betas: tuple[float, float] | None = None,
-        eps: float | None = None,
-        warmup_steps: int | None = None,
-        warmdown_ratio: float | None = None,
-        steps: int | None = None,
-        compile: bool = False,
-        seed: int | None = None,
-    ) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.save_hyperparameters()
-        config, self.hyperparameters = settle(self.family, self.hparams)
-        require(steps is None or steps >= 1, "steps", steps, "must be at least 1")
-        self.backbone = Backbone(config, seed=torch.initial_seed() if seed is None else seed)
         self.meter = RunMeter()
+        self._step_tokens = StepTokens()
         self._window: list[Tensor] = []
-        self._window_tokens = 0
-        self._step_tokens: int | None = None
-        self._resumed_at: int | None = None
         self._moved: dict[str, Tensor] = {}
         self._metrics: dict[str, TokenLoss] = {}
+
+    def build(self, recipe: ModelRecipe) -> None:
+        """Builds the backbone of a recipe.
+
+        Raises:
+            InputError: `steps` is below 1.
+        """
+        steps, seed = self.hparams["steps"], self.hparams["seed"]
+        require(steps is None or steps >= 1, "steps", steps, "must be at least 1")
+        self.recipe = recipe
+        self.backbone = Backbone(recipe.backbone, seed=torch.initial_seed() if seed is None else seed)
 
     @property
     def config(self) -> BackboneConfig:
@@ -126,9 +67,8 @@ class LoopedLM(L.LightningModule):
 
     @property
     def growth_plan(self) -> tuple[int, float] | None:
-        """(K after growth, growth fraction ρ) as published for the family and depth; None if it does not grow."""
-        fraction = growth_fraction(self.family, self.hparams["depth"])
-        return None if fraction is None or self.family.grow_to is None else (self.family.grow_to, fraction)
+        """(K after growth, growth fraction ρ) that the recipe prescribes; None if it does not grow."""
+        return self.recipe.growth_plan
 
     @property
     def planned_steps(self) -> int:
@@ -141,7 +81,7 @@ class LoopedLM(L.LightningModule):
         if steps is not None:
             require(
                 trainer_steps <= steps, "trainer.max_steps", trainer_steps,
-                f"goes beyond the {steps} planned steps of the model, after which the learning rate is zero",
+                f"goes beyond the {steps} planned steps of the model, where its learning rate ends",
             )  # fmt: skip
             return cast(int, steps)
         known = not math.isinf(trainer_steps)
@@ -166,37 +106,30 @@ class LoopedLM(L.LightningModule):
             for block in self.backbone.blocks():
                 block.compile()
 
-    def _learning_rates(self) -> dict[str, float]:
-        tuned = self.hyperparameters
-        return {
-            "embedding": tuned.learning_rate * tuned.embedding_lr_multiplier,
-            "matrix": tuned.learning_rate,
-            "head": tuned.learning_rate * tuned.head_lr_multiplier,
-        }
+    def _groups(self) -> dict[Role, GroupSettings]:
+        return self.recipe.settings(self.planned_steps).groups(self.recipe.optimizer)
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
-        tuned, steps, rates = self.hyperparameters, self.planned_steps, self._learning_rates()
-        muon = self.hparams["optimizer"] == "muon"
+        steps, groups = self.planned_steps, self._groups()
         optimizer = MuonAdamW(
             {
                 "params": [parameter for _, parameter in named],
                 "role": role,
-                "algorithm": "muon" if muon and role == "matrix" else "adamw",
-                "lr": rates[role],
-                "weight_decay": tuned.weight_decay,
-                "betas": tuned.betas,
-                "eps": tuned.eps,
+                "algorithm": groups[role].algorithm,
+                "lr": groups[role].learning_rate,
+                "weight_decay": groups[role].weight_decay,
+                "betas": groups[role].betas,
+                "eps": groups[role].eps,
             }
             for role, named in parameters_by_role(self.backbone).items()
         )
-        schedule = torch.optim.lr_scheduler.LambdaLR(
-            optimizer, lambda t: learning_rate_factor(t, steps, tuned.warmup_steps, tuned.warmdown_ratio)
-        )
+        course = self.recipe.settings(steps).schedule
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda t: learning_rate_factor(t, steps, *course))
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
     def on_fit_start(self) -> None:
         grows = any(hasattr(callback, "growth_events") for callback in self.trainer.callbacks)  # type: ignore[attr-defined]
-        if self.family.grow_to is not None and not grows:
+        if self.recipe.growth_plan is not None and not grows:
             raise InputError(
                 f"callbacks: {type(self).__name__} trains with growth; add looplit.callbacks.ModelGrowth() to them"
             )
@@ -220,17 +153,8 @@ class LoopedLM(L.LightningModule):
     # --- training
 
     def on_train_start(self) -> None:
-        """A resumed optimizer keeps the checkpoint's settings: other ones must not stand in the run's record."""
-        rates = self._learning_rates()
-        for group in self.optimizers(use_pl_optimizer=False).param_groups:  # type: ignore[union-attr]
-            for name, kept, asked in (
-                ("learning_rate", group["initial_lr"], rates[group["role"]]),
-                ("weight_decay", group["weight_decay"], self.hyperparameters.weight_decay),
-                ("betas", tuple(group["betas"]), tuple(self.hyperparameters.betas)),
-                ("eps", group["eps"], self.hyperparameters.eps),
-            ):
-                rule = f"the checkpoint trains its {group['role']} with {kept}, and a resumed run goes on so"
-                require(kept == asked, name, asked, rule)
+        optimizer = self.optimizers(use_pl_optimizer=False)
+        check_same_settings(optimizer.param_groups, self._groups())  # type: ignore[union-attr]
 
     def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
         self.meter.batch_started()
@@ -246,13 +170,14 @@ class LoopedLM(L.LightningModule):
         tokens = inputs_BT.numel() * self.trainer.world_size
         cost = flops_per_token(self.config, self.backbone.passes, inputs_BT.shape[1])
         self.meter.batch_processed(tokens, tokens * cost)
-        self._window_tokens += tokens
+        self._step_tokens.add(tokens)
         return loss
 
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
         losses, self._window = self._window, []
         self.meter.step_ended()
-        self._check_step_tokens(len(losses))
+        planned = self.trainer.accumulate_grad_batches
+        self._step_tokens.step_ended(self.recipe, self.global_step, len(losses), planned)
         self._rescale_short_window(optimizer, len(losses))
         loss = torch.stack(losses).mean()
         gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
@@ -264,18 +189,6 @@ class LoopedLM(L.LightningModule):
         self.log("K", float(self.backbone.passes), prog_bar=True, logger=False)
         if self._logs_this_step:
             self._log_step(optimizer, loss, norm)
-
-    def _check_step_tokens(self, micro_batches: int) -> None:
-        """A resumed run keeps the tokens of a step, however devices, micro-batch and accumulation share them."""
-        taken, self._window_tokens = self._window_tokens, 0
-        if micro_batches != self.trainer.accumulate_grad_batches:
-            return
-        if self._step_tokens not in (None, taken) and self.global_step == self._resumed_at:
-            raise InputError(
-                f"accumulate_grad_batches = {micro_batches}: an optimizer step takes {taken} tokens; "
-                f"the checkpoint's run took {self._step_tokens}"
-            )
-        self._step_tokens = taken
 
     def _rescale_short_window(self, optimizer: torch.optim.Optimizer, micro_batches: int) -> None:
         """Lightning divides by `accumulate_grad_batches` also in an epoch's shorter last window: undo that."""
@@ -374,25 +287,15 @@ class LoopedLM(L.LightningModule):
         save_passes(self.backbone, checkpoint)
         checkpoint[CLASS_KEY] = type(self).__name__
         checkpoint[METER_KEY] = self.meter.state_dict()
-        checkpoint[STEP_KEY] = self._step_tokens
+        checkpoint[STEP_KEY] = self._step_tokens.per_step
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        self._check_shapes(checkpoint.get("state_dict", {}))
+        check_same_model(checkpoint.get("state_dict", {}), self.state_dict())
         restore_passes(self.backbone, checkpoint)
         if METER_KEY in checkpoint:
             self.meter.load_state_dict(checkpoint[METER_KEY])
-        self._step_tokens, self._resumed_at = checkpoint.get(STEP_KEY), checkpoint.get("global_step")
-
-    def _check_shapes(self, saved: dict[str, Any]) -> None:
-        """Another depth, width or family than the checkpoint's gets one line, not a list of every tensor."""
-        own = self.state_dict()
-        for name in saved.keys() ^ own.keys() if saved else ():
-            where = "the checkpoint" if name in saved else "this model"
-            raise InputError(f"ckpt_path: the checkpoint is of another model; only {where} has {name}")
-        for name, value in saved.items():
-            if value.shape != own[name].shape:
-                shapes = f"{tuple(value.shape)} there, {tuple(own[name].shape)} here"
-                raise InputError(f"ckpt_path: the checkpoint is of another model; {name} is {shapes}")
+        tokens = self._step_tokens
+        tokens.per_step, tokens.resumed_at = checkpoint.get(STEP_KEY), checkpoint.get("global_step")
 
 
 def inputs_and_targets(batch: Batch) -> tuple[Tensor, Tensor]:

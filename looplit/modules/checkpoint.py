@@ -10,8 +10,9 @@ from typing import Any
 import torch
 
 from looplit.errors import InputError, require
-from looplit.modules import families
 from looplit.modules.base import CLASS_KEY, LoopedLM
+from looplit.scaling.settle import CLASSES
+from looplit.scaling.truncation import CLASS
 
 
 def read_checkpoint(path: str | Path) -> dict[str, Any]:
@@ -43,7 +44,9 @@ def load(path: str | Path, map_location: str | torch.device = "cpu") -> LoopedLM
     Raises:
         InputError: No such file, not a checkpoint, or not one of LoopLit's.
     """
+    from looplit import modules  # whose names this one is part of
+
     name = read_checkpoint(path).get(CLASS_KEY)
-    family = getattr(families, name, None) if isinstance(name, str) else None
-    require(family is not None, "path", str(path), "not a checkpoint of one of LoopLit's families")
-    return family.load_from_checkpoint(path, map_location=map_location, weights_only=True).eval()  # type: ignore[union-attr]
+    require(name in (*CLASSES, CLASS), "path", str(path), "not a checkpoint of one of LoopLit's families")
+    family: type[LoopedLM] = getattr(modules, str(name))
+    return family.load_from_checkpoint(path, map_location=map_location, weights_only=True).eval()

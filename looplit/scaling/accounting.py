@@ -15,9 +15,22 @@ from looplit.model.config import BackboneConfig
 Attention = Literal["causal", "full"]
 
 
+def block_matrix_parameters(config: BackboneConfig) -> int:
+    """Parameters of the matrices of one block: 4·width² (q, k, v, out) + 3·width·hidden (gate, up, down).
+
+    Squared ReLU has no gate: 2·width·hidden there.
+    """
+    return 4 * config.width**2 + (3 if config.mlp == "swiglu" else 2) * config.width * config.hidden
+
+
 def block_parameters(config: BackboneConfig) -> int:
-    """Parameters of one transformer block: 4·width² (q, k, v, out) + 3·width·hidden (gate, up, down)."""
-    return 4 * config.width**2 + 3 * config.width * config.hidden
+    """Parameters of one transformer block: its matrices, and where norms have gains two of those."""
+    return block_matrix_parameters(config) + (2 * config.width if config.gains else 0)
+
+
+def boundary_parameters(config: BackboneConfig) -> int:
+    """Parameters of the boundary before the passes: 2·width² of a linear one, none of any other."""
+    return 2 * config.width**2 if config.boundary == "linear" else 0
 
 
 def vocabulary_parameters(config: BackboneConfig) -> int:
@@ -32,7 +45,7 @@ def stored_parameters(config: BackboneConfig) -> int:
     >>> stored_parameters(FAMILIES["untied_grow"].backbone(26))
     7424049152
     """
-    return 2 * vocabulary_parameters(config) + config.stored_blocks * block_parameters(config)
+    return 2 * vocabulary_parameters(config) + nonembedding_parameters(config)
 
 
 def initial_parameters(config: BackboneConfig) -> int:
@@ -42,17 +55,44 @@ def initial_parameters(config: BackboneConfig) -> int:
     >>> initial_parameters(FAMILIES["untied_grow"].backbone(26))
     5016387584
     """
-    return 2 * vocabulary_parameters(config) + active_blocks(config, config.passes) * block_parameters(config)
+    dormant = config.stored_blocks - active_blocks(config, config.passes)
+    return stored_parameters(config) - dormant * block_parameters(config)
 
 
 def nonembedding_parameters(config: BackboneConfig) -> int:
-    """Stored parameters without the two vocabulary matrices."""
-    return config.stored_blocks * block_parameters(config)
+    """Stored parameters without the two vocabulary matrices: blocks, a linear boundary, the outer norms' gains."""
+    return config.stored_blocks * block_parameters(config) + boundary_parameters(config) + _outer_gains(config)
+
+
+def once_parameters(config: BackboneConfig) -> int:
+    """N_once of the truncation study: prelude and coda, and the gains after the embedding and before the head."""
+    return (config.prelude + config.coda) * block_parameters(config) + _outer_gains(config) - _pass_gains(config)
 
 
 def recurrent_parameters(config: BackboneConfig) -> int:
-    """N_rec of the truncation study: the parameters of one core."""
-    return config.core * block_parameters(config)
+    """N_rec of the truncation study: the parameters of one core, the boundary before it and the gains after it."""
+    return config.core * block_parameters(config) + boundary_parameters(config) + _pass_gains(config)
+
+
+def applied_parameters(config: BackboneConfig, passes: int | None = None) -> int:
+    """Non-embedding parameters of HyperP: blocks and boundary counted once per application, outer gains once.
+
+    >>> from looplit.scaling.truncation import truncated_backbone
+    >>> applied_parameters(truncated_backbone(width=640, passes=4))
+    101608320
+    """
+    passes = config.passes if passes is None else passes
+    blocks = config.executed_depth(passes) * block_parameters(config)
+    return blocks + passes * boundary_parameters(config) + _outer_gains(config)
+
+
+def _outer_gains(config: BackboneConfig) -> int:
+    """Gains of the norms after the embedding, after the passes and before the head."""
+    return (2 * config.width if config.gains else 0) + _pass_gains(config)
+
+
+def _pass_gains(config: BackboneConfig) -> int:
+    return config.width if config.gains and config.pass_norm else 0
 
 
 def active_blocks(config: BackboneConfig, passes: int | None = None) -> int:
@@ -63,9 +103,11 @@ def active_blocks(config: BackboneConfig, passes: int | None = None) -> int:
 def compute_parameters(config: BackboneConfig, passes: int | None = None) -> int:
     """N_c,K = ℓ_K·block + head: the matrix parameters a token meets, a shared core counted once per pass.
 
-    The leading-order cost of a token is 6·N_c,K FLOPs (growth study, A.2.2).
+    The leading-order cost of a token is 6·N_c,K FLOPs (growth study, A.2.2). Gains are no matrices.
     """
-    return config.executed_depth(passes) * block_parameters(config) + vocabulary_parameters(config)
+    passes = config.passes if passes is None else passes
+    blocks = config.executed_depth(passes) * block_matrix_parameters(config)
+    return blocks + passes * boundary_parameters(config) + vocabulary_parameters(config)
 
 
 def flops_per_token(
@@ -78,9 +120,10 @@ def flops_per_token(
 ) -> int:
     """Training FLOPs (forward and backward) per token at `passes`.
 
-    6·(ℓ_K·block + head) + ℓ_K·attention. With truncated backpropagation the first T - B passes of the core run
-    forward only and cost a third: 2 per weight instead of 6 (truncation study: a forward pass is 1 unit of cost, a
-    backward pass 2). Norms, rotary embedding, the softmax and the optimizer are left out, as usual.
+    6·(ℓ_K·block + head) + ℓ_K·attention, and 6 per pass for each weight of a linear boundary. With truncated
+    backpropagation the first T - B passes of the core, their boundary included, run forward only and cost a third: 2
+    per weight instead of 6 (truncation study: a forward pass is 1 unit of cost, a backward pass 2). Norms, rotary
+    embedding, the softmax and the optimizer are left out, as usual.
 
     Args:
         passes: K, or T under truncation; default the initial K.
@@ -99,11 +142,11 @@ def flops_per_token(
     context = config.context if context is None else context
     trained = min(passes, config.trained_passes or passes) if gradient_passes is None else gradient_passes
     require(0 <= trained <= passes, "gradient_passes", trained, f"must be from 0 to the {passes} passes that run")
-    forward_only = (passes - trained) * config.core
-    backward_too = config.executed_depth(passes) - forward_only
     attention_forward = 2 * config.width * (context + 1) if attention == "causal" else 4 * config.width * context
-    block_forward = 2 * block_parameters(config) + attention_forward
-    return (forward_only + 3 * backward_too) * block_forward + 6 * vocabulary_parameters(config)
+    block_forward = 2 * block_matrix_parameters(config) + attention_forward
+    pass_forward = config.core * block_forward + 2 * boundary_parameters(config)
+    once = 3 * (config.prelude + config.coda) * block_forward + 6 * vocabulary_parameters(config)
+    return once + loop_cost(passes, trained) * pass_forward
 
 
 def training_flops(
@@ -145,8 +188,6 @@ def loop_cost(passes: int, gradient_passes: int) -> int:
 def truncated_compute_parameters(config: BackboneConfig, passes: int, gradient_passes: int) -> float:
     """N_comp = N_once + (T + 2B)/3·N_rec: 6·N_comp is the leading-order cost per token under truncation.
 
-    N_once is prelude and coda, N_rec the core; no vocabulary matrix, no attention (truncation study).
+    No vocabulary matrix, no attention (truncation study).
     """
-    block = block_parameters(config)
-    once = (config.prelude + config.coda) * block
-    return once + loop_cost(passes, gradient_passes) / 3 * config.core * block
+    return once_parameters(config) + loop_cost(passes, gradient_passes) / 3 * recurrent_parameters(config)

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
+from looplit.model.config import BackboneConfig
+from looplit.scaling.accounting import loop_cost, once_parameters, recurrent_parameters
 from looplit.scaling.plan import Plan
 from looplit.scaling.run import Run
+from looplit.scaling.training import Schedule
 
 
 def run_card(run: Run) -> str:
     """A run on one screen."""
-    plan, backbone, tuned = run.to_dict(), run.backbone, run.hyperparameters
+    plan, backbone = run.to_dict(), run.backbone
     rows: list[tuple[str, str]] = [
-        ("model", f"{run.family} d{run.depth}"),
+        ("model", run.title),
         ("shape", f"width {backbone.width}, {backbone.heads} heads, MLP {backbone.hidden}, context {backbone.context}, "
                   f"vocabulary {backbone.vocabulary:,}"),
         ("prelude/core/coda", f"{backbone.prelude}/{backbone.core}/{backbone.coda}, {_cores(run)}, "
@@ -27,18 +30,32 @@ def run_card(run: Run) -> str:
     if run.recurrence.growths:
         steps, fractions = plan["growth_step"], plan["growth_fraction"]
         rows.append(("growth", f"at step {_arrow(steps)}, fraction after it {_arrow(fractions)}"))
+    if backbone.trained_passes is not None:
+        rows.append(("loops", loop_line(backbone)))
+    adamw = run.groups["embedding"]
     rows += [
-        ("learning rates", f"matrix {plan['learning_rate']:.6g}, embedding {plan['embedding_lr']:.6g}, "
-                           f"head {plan['head_lr']:.6g} ({run.optimizer} on the matrices)"),
-        ("schedule", f"{tuned.warmup_steps} warmup steps, decay over the last {tuned.warmdown_ratio:g} of the run"),
-        ("weight decay", f"{tuned.weight_decay:g}"),
-        ("AdamW", f"betas {tuned.betas[0]:g} and {tuned.betas[1]:g}, eps {tuned.eps:g}"),
-        ("multipliers", f"residual {tuned.residual_multiplier:g}, output {tuned.output_multiplier:g}{_injection(run)}"),
-        ("initialisation", f"embedding std {tuned.embedding_std:g}, uniform scale {tuned.uniform_init_scale:g}"),
+        ("learning rates", _learning_rates(run)),
+        ("schedule", _schedule(run.hyperparameters.schedule)),
+        ("weight decay", f"{adamw.weight_decay:g}"),
+        ("AdamW", f"betas {adamw.betas[0]:g} and {adamw.betas[1]:g}, eps {adamw.eps:g}"),
+        ("multipliers", f"residual {backbone.residual_multiplier:g}, output {backbone.output_multiplier:g}"
+                        f"{_injection(run)}"),
+        ("initialisation", f"embedding std {backbone.embedding_std:g}, uniform scale {backbone.uniform_init_scale:g}"),
         ("FLOPs per token", _arrow(plan["flops_per_token"])),
         ("training FLOPs", f"{run.training_flops:.7e}"),
     ]  # fmt: skip
+    if run.depth is None:
+        rows.append(("with full attention", f"{run.training_flops_full_attention:.7e}"))
     return _table(rows)
+
+
+def loop_line(config: BackboneConfig) -> str:
+    """N_once, N_rec and the cost of the passes, as the truncation study counts them."""
+    trained = config.trained_passes or config.passes
+    return (
+        f"N_once {once_parameters(config):,}, N_rec {recurrent_parameters(config):,}; T + 2B = "
+        f"{config.passes} + 2·{trained} = {loop_cost(config.passes, trained)} units of cost"
+    )
 
 
 def plan_card(plan: Plan, device: str | float, mfu: float) -> str:
@@ -71,8 +88,19 @@ def _boundaries(run: Run) -> str:
 
 
 def _injection(run: Run) -> str:
-    scale = run.hyperparameters.injection_scale
-    return "" if scale is None else f", injection {scale:g} (initial state {run.backbone.initial_state})"
+    config = run.backbone
+    return f", injection {config.injection_scale:g} (initial state {config.initial_state})" if config.injects else ""
+
+
+def _learning_rates(run: Run) -> str:
+    rates = {role: group.learning_rate for role, group in run.groups.items() if role != "boundary"}
+    first = {"matrix": rates.pop("matrix"), **rates}
+    return ", ".join(f"{role} {rate:.6g}" for role, rate in first.items()) + f" ({run.optimizer} on the matrices)"
+
+
+def _schedule(schedule: Schedule) -> str:
+    end = f" to {schedule.final_factor:g}" if schedule.final_factor else ""
+    return f"{schedule.warmup_steps} warmup steps, decay{end} over the last {schedule.warmdown_ratio:g} of the run"
 
 
 def _epochs(run: Run) -> str:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from looplit.errors import InputError, require
 from looplit.model.config import HEAD_DIM, BackboneConfig, Boundary, split_depth
+from looplit.scaling.training import GroupSettings, Optimizer, Role, Schedule
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,24 @@ class Hyperparameters:
         require(_is_number(share) and 0 <= share <= 1, "warmdown_ratio", share, "must be a share, from 0 to 1")
         pair = isinstance(betas, tuple | list) and len(betas) == 2 and all(map(_is_number, betas))
         require(pair and all(0 <= beta < 1 for beta in betas), "betas", betas, "must be two numbers in [0, 1)")
+
+    @property
+    def schedule(self) -> Schedule:
+        """Warmup, then flat, then linear to zero."""
+        return Schedule(self.warmup_steps, self.warmdown_ratio)
+
+    def groups(self, optimizer: Optimizer) -> dict[Role, GroupSettings]:
+        """Settings by role; embedding and head train with AdamW, the matrices with `optimizer`."""
+        rate, rest = self.learning_rate, (self.weight_decay, (self.betas[0], self.betas[1]), self.eps)
+        return {
+            "embedding": GroupSettings("adamw", rate * self.embedding_lr_multiplier, *rest),
+            "matrix": GroupSettings(optimizer, rate, *rest),
+            "head": GroupSettings("adamw", rate * self.head_lr_multiplier, *rest),
+        }
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values by name."""
+        return asdict(self)
 
 
 def _is_number(value: Any) -> bool:

@@ -8,12 +8,11 @@ from typing import Any, get_args
 
 from looplit.errors import InputError, require
 from looplit.model.config import check_growth
-from looplit.scaling.families import Family
-from looplit.scaling.recipes import growth_fraction
 from looplit.scaling.recurrence import Growth, RandomPasses, Recurrence, growth_step
 from looplit.scaling.resources import TYPICAL_MFU, Machine, Precision, memory_per_device, peak_flops, training_seconds
 from looplit.scaling.run import BATCH_TOKENS, Run
-from looplit.scaling.settle import class_family, run_of
+from looplit.scaling.settle import recipe_of, run_of
+from looplit.scaling.training import ModelRecipe, check_batch
 
 PRECISIONS: dict[Any, Precision] = {
     None: "32-true", 32: "32-true", "32": "32-true", "bf16": "bf16-mixed",
@@ -53,7 +52,7 @@ class Plan:
     def notes(self) -> list[str]:
         """What a reader should know before starting, one line each."""
         notes = []
-        if self.run.batch_tokens != BATCH_TOKENS:
+        if self.run.depth is not None and self.run.batch_tokens != BATCH_TOKENS:
             notes.append(f"the batch has {self.run.batch_tokens:,} tokens; the recipes were tuned at {BATCH_TOKENS:,}")
         if self.run.recurrence.random:
             notes.append(f"training FLOPs replay the drawn passes; expected: {self.run.expected_training_flops:.7g}")
@@ -81,15 +80,16 @@ def plan_config(config: Mapping[str, Any], devices: int | None = None) -> Plan:
         sharded=_is_sharded(trainer.get("strategy")),
         precision=_precision(trainer.get("precision")),
     )
-    family = class_family(class_path)
-    given = {**given, "context": context}
+    recipe = recipe_of(class_path, {**given, "context": context})
+    batch_tokens = machine.devices * machine.micro_batch * (trainer.get("accumulate_grad_batches") or 1) * context
+    check_batch(recipe, batch_tokens)
     steps = min(planned, trainer.get("max_steps") or planned)
     run = run_of(
-        class_path,
-        given,
-        recurrence=_recurrence(family, given, trainer.get("callbacks") or [], planned, steps),
+        recipe,
+        planned,
+        recurrence=_recurrence(recipe, trainer.get("callbacks") or [], planned, steps),
         steps=steps,
-        batch_tokens=machine.devices * machine.micro_batch * (trainer.get("accumulate_grad_batches") or 1) * context,
+        batch_tokens=batch_tokens,
         pool_tokens=data_args.get("pool_tokens"),
     )
     return Plan(run, machine)
@@ -134,7 +134,7 @@ def _precision(given: Any) -> Precision:
     return PRECISIONS[given]
 
 
-def _recurrence(family: Family, given: Mapping[str, Any], callbacks: Any, planned: int, steps: int) -> Recurrence:
+def _recurrence(recipe: ModelRecipe, callbacks: Any, planned: int, steps: int) -> Recurrence:
     """K over the `steps` that the Trainer takes; growth fractions are shares of the `planned` ones."""
     growths: tuple[Growth, ...] = ()
     drawn, any_target = None, False
@@ -144,19 +144,19 @@ def _recurrence(family: Family, given: Mapping[str, Any], callbacks: Any, planne
         if name == "ModelGrowth":
             require(not growths, "trainer.callbacks", "ModelGrowth", "give several growths to one, as lists")
             any_target = bool(args.get("any_target"))
-            growths = _growths(family, given.get("depth", 0), args, planned)
+            growths = _growths(recipe, args, planned)
         elif name == "RandomRecurrence":
             drawn = _random(args)
-    grows = family.grow_to is None or bool(growths)
-    require(grows, "trainer.callbacks", callbacks, f"{family.name} trains with growth: add ModelGrowth")
-    passes = given.get("passes") or family.passes
-    stored = given.get("stored_cores") or max(family.stored_cores, passes)
+    grows = recipe.growth_plan is None or bool(growths)
+    require(grows, "trainer.callbacks", callbacks, f"{recipe.name} trains with growth: add ModelGrowth")
+    backbone = recipe.backbone
+    passes, stored = backbone.passes, backbone.stored_cores or 1
     for growth in growths:
         require(0 < growth.step < planned, "step", growth.step, f"growth must fall inside the run of {planned} steps")
-        check_growth(passes, growth.passes, tied=family.tied, stored_cores=stored, any_target=any_target)
+        check_growth(passes, growth.passes, tied=backbone.tied, stored_cores=stored, any_target=any_target)
         passes = growth.passes
     taken = tuple(growth for growth in growths if growth.step < steps)
-    return Recurrence(given.get("passes") or family.passes, taken, drawn if taken == growths else None)
+    return Recurrence(backbone.passes, taken, drawn if taken == growths else None)
 
 
 def _random(args: Mapping[str, Any]) -> RandomPasses:
@@ -165,12 +165,12 @@ def _random(args: Mapping[str, Any]) -> RandomPasses:
     return RandomPasses(tuple(args["passes"]), args["evaluate_at"], args.get("seed") or 0)
 
 
-def _growths(family: Family, depth: int, args: Mapping[str, Any], steps: int) -> tuple[Growth, ...]:
+def _growths(recipe: ModelRecipe, args: Mapping[str, Any], steps: int) -> tuple[Growth, ...]:
     passes, at, fractions = (_as_list(args.get(name)) for name in ("passes", "step", "fraction"))
     if passes is None:
-        fraction = growth_fraction(family, depth)
-        require(fraction is not None, "passes", None, f"{family.name} has no growth plan; say passes and fraction")
-        passes, fractions = [family.grow_to], [fraction]
+        if recipe.growth_plan is None:
+            raise InputError(f"passes = None: {recipe.name} has no growth plan; say passes and fraction")
+        passes, fractions = ([value] for value in recipe.growth_plan)
     if at is None:
         fractions = fractions or []
         at = [growth_step(fraction, steps) for fraction in fractions]

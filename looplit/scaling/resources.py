@@ -7,7 +7,12 @@ from typing import Literal, get_args
 
 from looplit.errors import InputError, require
 from looplit.model.config import BackboneConfig
-from looplit.scaling.accounting import active_blocks, block_parameters, vocabulary_parameters
+from looplit.scaling.accounting import (
+    active_blocks,
+    block_parameters,
+    nonembedding_parameters,
+    vocabulary_parameters,
+)
 from looplit.scaling.run import Run
 
 Precision = Literal["32-true", "bf16-mixed", "bf16-true"]
@@ -53,10 +58,10 @@ def memory_per_device(run: Run, machine: Machine) -> dict[str, int]:
     config, passes = run.backbone, run.recurrence.max_passes
     size = 2 if machine.precision == "bf16-true" else 4
     shards = machine.devices if machine.sharded else 1
-    matrices = config.stored_blocks * block_parameters(config)
+    matrices = nonembedding_parameters(config)
     vocabulary = 2 * vocabulary_parameters(config)
-    active = active_blocks(config, passes) * block_parameters(config)
-    moments = 4 * matrices if run.optimizer == "muon" else 2 * size * matrices
+    active = matrices - (config.stored_blocks - active_blocks(config, passes)) * block_parameters(config)
+    moments = 2 * size * matrices if run.optimizer == "adamw" else 4 * matrices
     cast = 2 * (active + vocabulary // 2) if machine.precision == "bf16-mixed" else 0
     parts = {
         "parameters": size * (matrices + vocabulary) // shards,
@@ -72,14 +77,15 @@ def activation_bytes(config: BackboneConfig, passes: int, micro_batch: int, prec
     """Estimate of what the backward pass needs, in bytes, without activation checkpointing.
 
     Per block and token: two residual states, q and k before their norm, in fp32 (16·width); two norm outputs, q, k,
-    v and the attention's output, and four tensors of the MLP's hidden width, in the branches' precision. The loss
-    adds the logits of one chunk.
+    v and the attention's output, and four tensors of the MLP's hidden width, in the branches' precision. Passes
+    without gradient keep nothing. The loss adds the logits of one chunk.
     """
     branch = 4 if precision == "32-true" else 2
     tokens = micro_batch * config.context
     block = 16 * config.width + branch * (6 * config.width + 4 * config.hidden)
     chunk = min(tokens, max(256, LOGITS_PER_CHUNK // config.vocabulary))
-    return tokens * config.executed_depth(passes) * block + 2 * 4 * chunk * config.vocabulary
+    kept = config.executed_depth(min(passes, config.trained_passes or passes))
+    return tokens * kept * block + 2 * 4 * chunk * config.vocabulary
 
 
 def peak_flops(device: str) -> float:

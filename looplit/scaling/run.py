@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 from looplit.errors import require
 from looplit.model.config import BackboneConfig
@@ -16,12 +16,10 @@ from looplit.scaling.accounting import (
     stored_parameters,
     training_flops,
 )
-from looplit.scaling.families import Hyperparameters
 from looplit.scaling.recurrence import Phase, Recurrence
+from looplit.scaling.training import GroupSettings, Optimizer, Role, TrainingSettings
 
 BATCH_TOKENS = 524_288  # the growth study's global batch
-
-Optimizer = Literal["muon", "adamw"]
 
 
 @dataclass(frozen=True)
@@ -30,20 +28,20 @@ class Run:
 
     Args:
         family: Name of the family or variant, e.g. "untied_grow", "loop_3".
-        depth: Nominal depth.
+        depth: Nominal depth, where the recipe has one.
         backbone: Shape and constants of the model.
-        hyperparameters: As the run uses them, scaled; `learning_rate` is that of the matrices.
+        hyperparameters: As the run uses them, scaled.
         recurrence: K over the run.
         steps: Optimizer steps.
         batch_tokens: Tokens per optimizer step.
-        optimizer: Of the block matrices; embedding and head always take AdamW.
+        optimizer: Of the block matrices; embedding, head and gains always take AdamW.
         pool_tokens: Unique training tokens; None for fresh data throughout.
     """
 
     family: str
-    depth: int
+    depth: int | None
     backbone: BackboneConfig
-    hyperparameters: Hyperparameters
+    hyperparameters: TrainingSettings
     recurrence: Recurrence
     steps: int
     batch_tokens: int = BATCH_TOKENS
@@ -57,7 +55,8 @@ class Run:
                 f"must hold one batch of {self.batch_tokens:,} tokens in windows of {self.backbone.context + 1}",
             )  # fmt: skip
         require(self.steps >= 1, "steps", self.steps, "a run has at least one optimizer step")
-        require(self.optimizer in get_args(Optimizer), "optimizer", self.optimizer, "must be muon or adamw")
+        known = get_args(Optimizer)
+        require(self.optimizer in known, "optimizer", self.optimizer, f"must be one of {', '.join(known)}")
         most = self.backbone.max_passes
         require(
             most is None or self.recurrence.max_passes <= most, "passes", self.recurrence.max_passes,
@@ -66,6 +65,18 @@ class Run:
         for growth in self.recurrence.growths:
             inside = growth.step < self.steps
             require(inside, "step", growth.step, f"growth must fall inside the run of {self.steps} steps")
+
+    @property
+    def title(self) -> str:
+        """Family with nominal depth, or with the loop setting (T, B)."""
+        if self.depth is not None:
+            return f"{self.family} d{self.depth}"
+        return f"{self.family} ({self.backbone.passes}, {self.backbone.trained_passes or self.backbone.passes})"
+
+    @property
+    def groups(self) -> dict[Role, GroupSettings]:
+        """Settings of the parameter groups by role."""
+        return self.hyperparameters.groups(self.optimizer)
 
     @property
     def tokens(self) -> int:
@@ -99,6 +110,12 @@ class Run:
         return sum(self.phase_flops(phase) for phase in self.phases)
 
     @property
+    def training_flops_full_attention(self) -> int:
+        """The same with the attention counted without causal halving, as the truncation study counts."""
+        realised = self.recurrence.realised(self.steps)
+        return training_flops(self.backbone, realised, self.batch_tokens, attention="full")
+
+    @property
     def expected_training_flops(self) -> float:
         """The same at the mean of the passes drawn from; equal to `training_flops` where nothing is drawn."""
         total = 0.0
@@ -117,7 +134,7 @@ class Run:
         A value per phase is a list over phases; within it, a phase of drawn passes is a list over its choices.
         One growth gives `growth_step` and `growth_fraction` as numbers, several give lists.
         """
-        tuned, growths = self.hyperparameters, self.recurrence.growths
+        groups, growths = self.groups, self.recurrence.growths
         choices = [phase.choices for phase in self.phases]
         answer: dict[str, Any] = {
             "family": self.family,
@@ -140,12 +157,14 @@ class Run:
             "epochs": self.epochs,
             "growth_step": _each([growth.step for growth in growths]),
             "growth_fraction": _each([self._fraction(index) for index in range(len(growths))]),
-            "learning_rate": tuned.learning_rate,
-            "embedding_lr": tuned.learning_rate * tuned.embedding_lr_multiplier,
-            "head_lr": tuned.learning_rate * tuned.head_lr_multiplier,
-            "hyperparameters": {"optimizer": self.optimizer, **_without_none(asdict(tuned))},
+            "learning_rate": groups["matrix"].learning_rate,
+            "embedding_lr": groups["embedding"].learning_rate,
+            "head_lr": groups["head"].learning_rate,
+            "gain_lr": groups["gain"].learning_rate if "gain" in groups else None,
+            "hyperparameters": {"optimizer": self.optimizer, **_without_none(self.hyperparameters.to_dict())},
             "flops_per_token": [_each([flops_per_token(self.backbone, k) for k in drawn]) for drawn in choices],
             "training_flops": self.training_flops,
+            "training_flops_full_attention": self.training_flops_full_attention if self.depth is None else None,
             "expected_training_flops": self.expected_training_flops if self.recurrence.random else None,
             "pool_tokens": self.pool_tokens,
         }

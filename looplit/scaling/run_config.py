@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import yaml
 
 from looplit.errors import InputError, require
 from looplit.scaling.accounting import active_blocks
+from looplit.scaling.card import loop_line
 from looplit.scaling.resources import Machine, Precision, memory_per_device
 from looplit.scaling.run import Run, batch_windows
 from looplit.scaling.settle import init_args, module_class
+from looplit.scaling.truncation import PAGE_VOCABULARY
 
 DEVICE_BYTES = 80 * 10**9  # an H100
 FILL = 0.75  # share of it that the estimate may take
@@ -194,7 +196,7 @@ def _header(run: Run) -> list[str]:
     depths = " → ".join(_depth_sum(run, phase.choices) for phase in run.phases)
     times = "" if backbone.stored_cores == 1 else f"{backbone.stored_cores}·"
     lines = [
-        f"{run.family} d{run.depth}: width {backbone.width}, {backbone.heads} heads, "
+        f"{run.title}: width {backbone.width}, {backbone.heads} heads, "
         f"prelude/core/coda {backbone.prelude}/{backbone.core}/{backbone.coda}.",
         f"Executed depth {depths}; stored {backbone.prelude} + {times}{backbone.core} + {backbone.coda} = "
         f"{backbone.stored_blocks} blocks, {plan['stored_parameters']:,} parameters.",
@@ -212,9 +214,18 @@ def _header(run: Run) -> list[str]:
             f"K is then drawn from {list(run.recurrence.random.choices)} at every step, evaluated at "
             f"{run.recurrence.random.evaluate_at}."
         )
-    rate = run.hyperparameters.learning_rate
-    lines.append(f"Matrix learning rate {rate:.8g}; {run.training_flops:.7g} training FLOPs.")
-    return lines
+    rate = plan["learning_rate"]
+    if run.depth is not None:
+        return [*lines, f"Matrix learning rate {rate:.8g}; {run.training_flops:.7g} training FLOPs."]
+    page = replace(run, backbone=replace(backbone, vocabulary=PAGE_VOCABULARY))
+    return [
+        *lines,
+        loop_line(backbone) + ".",
+        f"Matrix learning rate {rate:.8g}; training FLOPs {run.training_flops:.5g} with causal attention, "
+        f"{run.training_flops_full_attention:.5g}",
+        f"with full attention (the study's count; {page.training_flops_full_attention:.5g} at its "
+        f"{PAGE_VOCABULARY:,}-token vocabulary).",
+    ]
 
 
 def _depth_sum(run: Run, choices: tuple[int, ...]) -> str:

@@ -1,15 +1,18 @@
-"""Between a module's arguments, as a config file gives them, and the backbone and hyperparameters they stand for."""
+"""Between a module's arguments, as a config file gives them, and the model and training they stand for."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from looplit.errors import InputError, require
 from looplit.model.config import HEAD_DIM, BackboneConfig, split_depth
 from looplit.scaling.families import FAMILIES, Family, Hyperparameters
+from looplit.scaling.recipes import growth_fraction
 from looplit.scaling.run import Run
+from looplit.scaling.training import ModelRecipe, Optimizer
+from looplit.scaling.truncation import CLASS, NAME, truncated_init_args, truncation_recipe
 from looplit.scaling.tuning import Tuning, tuned_backbone
 
 # Classes of `looplit.modules` and the family of each.
@@ -39,8 +42,54 @@ def class_family(class_name: str) -> Family:
     """
     short = class_name.rpartition(".")[2]
     if short not in CLASSES:
-        raise InputError(f"model.class_path = {class_name!r}: must be one of {', '.join(CLASSES)}")
+        raise InputError(f"model.class_path = {class_name!r}: must be one of {', '.join((*CLASSES, CLASS))}")
     return FAMILIES[CLASSES[short]]
+
+
+@dataclass(frozen=True)
+class GrowthRecipe:
+    """Model and training of a family of the growth study; the settings do not depend on the length of the run."""
+
+    family: Family
+    depth: int
+    backbone: BackboneConfig
+    hyperparameters: Hyperparameters
+    optimizer: Optimizer
+
+    batch_tokens = None
+
+    @property
+    def name(self) -> str:
+        """Of the family or variant."""
+        return variant_name(self.family, self.backbone)
+
+    @property
+    def growth_plan(self) -> tuple[int, float] | None:
+        """(K after growth, ρ) as published for the family and depth; None if it does not grow."""
+        fraction = growth_fraction(self.family, self.depth)
+        return None if fraction is None or self.family.grow_to is None else (self.family.grow_to, fraction)
+
+    def settings(self, steps: int) -> Hyperparameters:
+        """The family's hyperparameters, scaled to the size."""
+        return self.hyperparameters
+
+
+def growth_recipe(family: Family, given: Mapping[str, Any]) -> GrowthRecipe:
+    """What the arguments `given` of a module of `family` stand for, see `settle`."""
+    backbone, tuned = settle(family, given)
+    tuned = replace(tuned, betas=tuple(tuned.betas))  # type: ignore[arg-type]
+    return GrowthRecipe(family, given["depth"], backbone, tuned, given.get("optimizer") or "muon")
+
+
+def recipe_of(class_name: str, given: Mapping[str, Any]) -> ModelRecipe:
+    """What the arguments `given` of a module class stand for.
+
+    Raises:
+        InputError: No class of LoopLit, or a wrong argument.
+    """
+    if class_name.rpartition(".")[2] == CLASS:
+        return truncation_recipe(given)
+    return growth_recipe(class_family(class_name), given)
 
 
 def settle(family: Family, given: Mapping[str, Any]) -> tuple[BackboneConfig, Hyperparameters]:
@@ -88,6 +137,8 @@ def default_heads(width: int) -> int:
 
 def module_class(run: Run) -> str:
     """The module class that trains `run`: that of its family, or Loop or Untied for a variant."""
+    if run.family == NAME:
+        return CLASS
     for class_name, family in CLASSES.items():
         if family == run.family:
             return class_name
@@ -96,6 +147,8 @@ def module_class(run: Run) -> str:
 
 def init_args(run: Run) -> dict[str, Any]:
     """Arguments of the module of `run`: its depth, and whatever differs from what the depth gives by itself."""
+    if run.depth is None:
+        return truncated_init_args(run)
     args: dict[str, Any] = {"depth": run.depth}
     family = class_family(module_class(run))
     backbone = run.backbone
@@ -118,16 +171,21 @@ def init_args(run: Run) -> dict[str, Any]:
     return args
 
 
-def run_of(class_name: str, given: Mapping[str, Any], **rest: Any) -> Run:
-    """The run of a module with the arguments `given`; `rest` are the other fields of `Run`."""
-    family = class_family(class_name)
-    backbone, tuned = settle(family, given)
+def run_of(recipe: ModelRecipe, planned_steps: int, *, context: int | None = None, **rest: Any) -> Run:
+    """The run of a module.
+
+    Args:
+        recipe: Of the module.
+        planned_steps: Of its schedule.
+        context: Tokens of the windows trained on, where that is not the model's longest.
+        **rest: The other fields of `Run`.
+    """
     return Run(
-        family=variant_name(family, backbone),
-        depth=given["depth"],
-        backbone=backbone,
-        hyperparameters=replace(tuned, betas=tuple(tuned.betas)),  # type: ignore[arg-type]
-        optimizer=given.get("optimizer") or "muon",
+        family=recipe.name,
+        depth=recipe.depth,
+        backbone=replace(recipe.backbone, context=context or recipe.backbone.context),
+        hyperparameters=recipe.settings(planned_steps),
+        optimizer=recipe.optimizer,
         **rest,
     )
 

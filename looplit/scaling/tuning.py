@@ -10,7 +10,7 @@ from looplit.errors import require
 from looplit.model.config import BackboneConfig
 from looplit.scaling.accounting import initial_parameters
 from looplit.scaling.families import Family, Hyperparameters
-from looplit.scaling.run import Optimizer
+from looplit.scaling.training import Optimizer
 from looplit.scaling.variants import family_named
 
 BASE_DEPTH = 8  # every family was tuned at d8, with the GPT-2 vocabulary
@@ -63,6 +63,7 @@ class Tuning:
     overrides: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        require(self.optimizer in ("muon", "adamw"), "optimizer", self.optimizer, "must be muon or adamw")
         for name in self.exponents:
             require(name in SCALED, "exponents", name, f"must be one of {', '.join(SCALED)}")
         known = Hyperparameters.__dataclass_fields__
@@ -107,6 +108,8 @@ def tuned_backbone(
 ) -> tuple[BackboneConfig, Hyperparameters]:
     """The backbone of a family with the fields `shape`, its constants those of the tuning; and the hyperparameters."""
     backbone = family.backbone(depth, **shape)
+    rule = "the growth study's recipe has no settings for its matrix; take TruncatedLoop"
+    require(backbone.boundary != "linear", "boundary", backbone.boundary, rule)
     tuned = tuning.apply(family, backbone)
     shared = {field.name for field in fields(Hyperparameters)} & {field.name for field in fields(BackboneConfig)}
     return replace(backbone, **{name: getattr(tuned, name) for name in shared}), tuned

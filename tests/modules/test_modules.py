@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, Dataset
 import looplit
 from looplit.callbacks import ModelGrowth
 from looplit.errors import InputError, RunStopped
-from looplit.modules.base import LoopedLM
+from looplit.modules import GrowthStudyLM
 from looplit.scaling.accounting import flops_per_token, stored_parameters
 
 CLASSES = {
@@ -137,7 +137,7 @@ def split(windows: Tensor) -> tuple[Tensor, Tensor]:
     return windows[:, :-1], windows[:, 1:]
 
 
-class OneBatch(LoopedLM):
+class OneBatch(GrowthStudyLM):
     """Keeps the gradient of the first optimizer step."""
 
     family = looplit.Vanilla.family

@@ -9,6 +9,7 @@ from looplit.errors import InputError
 from looplit.model.backbone import Backbone
 from looplit.optim import parameters_by_role
 from looplit.scaling.families import FAMILIES
+from looplit.scaling.truncation import truncated_backbone
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -20,6 +21,15 @@ def test_every_parameter_is_in_exactly_one_group_by_its_role(name: str) -> None:
     assert [name for name, _ in roles["embedding"]] == ["embedding.weight"]
     assert [name for name, _ in roles["head"]] == ["head.weight"]
     assert len(roles["matrix"]) == 7 * model.config.stored_blocks
+
+
+def test_gains_and_the_boundary_have_roles_of_their_own() -> None:
+    model = Backbone(truncated_backbone(64, 2, vocabulary=64))
+    roles = parameters_by_role(model)
+    assert [name for name, _ in roles["boundary"]] == ["boundary.weight"]
+    assert {name.rpartition(".")[2] for name, _ in roles["gain"]} == {"gain"}
+    assert (len(roles["matrix"]), len(roles["gain"])) == (6 * 8, 2 * 8 + 3)
+    assert sum(map(len, roles.values())) == len(list(model.parameters()))
 
 
 def test_groups_follow_the_order_of_named_parameters() -> None:

@@ -20,7 +20,7 @@ from looplit.scaling.families import FAMILIES
 from looplit.scaling.recipes import Budget, data_constrained, growth_fraction, matrix_learning_rate, recipe
 from looplit.scaling.recurrence import Growth, RandomPasses, Recurrence, draw_passes, growth_step
 from looplit.scaling.run import epoch_steps
-from looplit.scaling.settle import init_args, module_class, run_of
+from looplit.scaling.settle import init_args, module_class, recipe_of, run_of
 from looplit.scaling.tuning import Tuning
 from looplit.scaling.variants import deep_narrow, family_named, fixed_allocation, width_only
 
@@ -308,7 +308,7 @@ def test_random_recurrence_costs_what_was_drawn():
 )
 def test_module_arguments_stand_for_the_run(run):
     rest = {name: getattr(run, name) for name in ("recurrence", "steps", "batch_tokens", "pool_tokens")}
-    assert run_of(module_class(run), init_args(run), **rest) == run
+    assert run_of(recipe_of(module_class(run), init_args(run)), run.steps, **rest) == run
 
 
 def test_module_arguments_say_only_what_the_depth_does_not():

@@ -1,0 +1,90 @@
+"""What a module asks of its recipe: settings of every parameter group, the schedule, growth. No torch here."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, NamedTuple, Protocol
+
+from looplit.errors import require
+from looplit.model.config import BackboneConfig
+
+Role = Literal["embedding", "matrix", "head", "boundary", "gain"]
+Optimizer = Literal["muon", "muonh", "adamw"]
+
+
+class GroupSettings(NamedTuple):
+    """How the parameters of one role train; `betas` and `eps` are AdamW's."""
+
+    algorithm: Optimizer
+    learning_rate: float
+    weight_decay: float
+    betas: tuple[float, float]
+    eps: float
+
+
+class Schedule(NamedTuple):
+    """Of the learning rate, see `looplit.optim.learning_rate_factor`."""
+
+    warmup_steps: int
+    warmdown_ratio: float
+    final_factor: float = 0.0
+
+
+class TrainingSettings(Protocol):
+    """Hyperparameters of one run, scaled to its size and length."""
+
+    @property
+    def schedule(self) -> Schedule:
+        """Course of the learning rate over the run."""
+
+    def groups(self, optimizer: Optimizer) -> dict[Role, GroupSettings]:
+        """Settings by role; `optimizer` is that of the matrices, the rest takes AdamW."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values by name."""
+
+
+class ModelRecipe(Protocol):
+    """What the arguments of a module stand for: its model, and how that trains.
+
+    Attributes:
+        name: Of the family or variant, as in JSON and reports.
+        depth: Nominal depth, where the recipe has one.
+        backbone: Shape and constants.
+        optimizer: Of the block matrices.
+        batch_tokens: Tokens per optimizer step that the settings were made for; None if they do not depend on it.
+        growth_plan: (K after growth, growth fraction ρ) where the recipe prescribes growth.
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def depth(self) -> int | None: ...
+
+    @property
+    def backbone(self) -> BackboneConfig: ...
+
+    @property
+    def optimizer(self) -> Optimizer: ...
+
+    @property
+    def batch_tokens(self) -> int | None: ...
+
+    @property
+    def growth_plan(self) -> tuple[int, float] | None: ...
+
+    def settings(self, steps: int) -> TrainingSettings:
+        """The settings of a run of `steps` optimizer steps."""
+
+
+def check_batch(recipe: ModelRecipe, taken: int) -> None:
+    """Says whether an optimizer step takes the tokens that the recipe's learning rates were made for.
+
+    Raises:
+        InputError: It takes others.
+    """
+    made_for = recipe.batch_tokens
+    require(
+        made_for in (None, taken), "batch_tokens", made_for,
+        f"an optimizer step takes {taken} tokens; the model's learning rates depend on that number, say it",
+    )  # fmt: skip

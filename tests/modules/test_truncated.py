@@ -1,0 +1,160 @@
+"""`TruncatedLoop`: its parameter groups, schedule and norms in training, batch and resume, growth, the way back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import pytest
+import torch
+from lightning.pytorch.callbacks import Callback
+from torch import Tensor
+from torch.utils.data import DataLoader
+
+import looplit
+from looplit.callbacks import ModelGrowth, RandomRecurrence, RunReport
+from looplit.callbacks.report import planned_run
+from looplit.errors import InputError
+from looplit.scaling.accounting import flops_per_token
+from looplit.scaling.hyperp import transfer
+from looplit.scaling.run import Run
+
+TOKENS = torch.randint(0, 64, (64, 17), generator=torch.Generator().manual_seed(0))
+TINY: dict[str, Any] = {
+    "passes": 3, "trained_passes": 1, "width": 32, "split": (1, 1, 1), "vocabulary": 64, "context": 16,
+    "batch_tokens": 64, "seed": 1,
+}  # fmt: skip
+
+
+def loader(batch_size: int = 4) -> DataLoader[Tensor]:
+    return DataLoader(TOKENS, batch_size=batch_size)  # type: ignore[arg-type]
+
+
+def fit(model: L.LightningModule, folder: Path, batch_size: int = 4, **settings: Any) -> L.Trainer:
+    resume = settings.pop("ckpt_path", None)
+    defaults = {
+        "accelerator": "cpu", "max_steps": 8, "logger": False, "enable_checkpointing": False,
+        "enable_progress_bar": False, "enable_model_summary": False, "default_root_dir": folder,
+    }  # fmt: skip
+    trainer = L.Trainer(**{**defaults, **settings})
+    trainer.fit(model, loader(batch_size), ckpt_path=resume, weights_only=True)
+    return trainer
+
+
+class Record(Callback):
+    """Learning rates of every step by role, and the gradients' reach."""
+
+    def __init__(self) -> None:
+        self.rates: list[dict[str, float]] = []
+
+    def on_before_optimizer_step(self, trainer: L.Trainer, pl_module: L.LightningModule, optimizer: Any) -> None:
+        self.rates.append({group["role"]: group["lr"] for group in optimizer.param_groups})
+
+
+def test_it_trains_as_hyperp_says_and_keeps_the_norms(tmp_path: Path) -> None:
+    model, record = looplit.TruncatedLoop(**TINY, head_lr=0.004), Record()  # HyperP's is tiny at 64 tokens a step
+    matrices = {n: p for n, p in model.backbone.named_parameters() if p.ndim == 2 and n[:4] not in ("embe", "head")}
+    norms = {name: float(parameter.detach().norm()) for name, parameter in matrices.items()}
+    with torch.no_grad():
+        first = float(model.backbone(TOKENS[:, :-1], TOKENS[:, 1:]))
+    trainer = fit(model, tmp_path, max_steps=30, callbacks=[record])
+    with torch.no_grad():
+        last = float(model.backbone(TOKENS[:, :-1], TOKENS[:, 1:]))
+    assert last < first - 0.02  # random tokens: their frequencies and some memorising
+    groups = {group["role"]: group for group in trainer.optimizers[0].param_groups}
+    assert {role: group["algorithm"] for role, group in groups.items()} == {
+        "embedding": "adamw", "matrix": "muonh", "head": "adamw", "boundary": "muonh", "gain": "adamw"
+    }  # fmt: skip
+    settings = transfer(32, 64, 64 * 30)
+    assert record.rates[0]["matrix"] == record.rates[0]["boundary"] == settings.learning_rate
+    assert record.rates[0]["gain"] == settings.gain_lr
+    shares = [rates["head"] / 0.004 for rates in record.rates]
+    assert shares == pytest.approx([1 - 0.9 * t / 29 for t in range(30)])  # from 1 at the first step to 0.1 at the last
+    for name, parameter in matrices.items():
+        # fp32: a projection leaves some units of 6e-8
+        assert float(parameter.detach().norm()) == pytest.approx(norms[name], rel=1e-5), name
+    assert model.backbone.boundary.weight[:, 32:].any()
+
+
+def test_what_is_counted_is_what_the_law_costs(tmp_path: Path) -> None:
+    model, report = looplit.TruncatedLoop(**TINY), RunReport()
+    trainer = fit(model, tmp_path, callbacks=[report])
+    run = planned_run(trainer, model)
+    assert isinstance(run, Run)
+    assert model.meter.flops == 8 * 64 * flops_per_token(model.config) == run.training_flops
+    result = report.result(trainer, model, tmp_path)
+    assert (result["family"], result["passes"], result["trained_passes"]) == ("truncated_loop", [3], 1)
+    assert result["learning_rate"] == transfer(32, 64, 8 * 64).learning_rate
+    assert "depth" not in result
+
+
+def test_the_defaults_are_the_studys() -> None:
+    with torch.device("meta"):
+        model = looplit.TruncatedLoop(passes=4)
+    config = model.config
+    assert (config.width, config.heads, config.trained_passes) == (768, 12, None)
+    assert (config.prelude, config.core, config.coda, config.mlp) == (2, 4, 2, "squared_relu")
+    assert (config.boundary, config.coda_boundary, config.initial_state) == ("linear", "identity", "prelude")
+    assert (config.gains, config.pass_norm, config.soft_cap) == (True, True, 15.0)
+
+
+def test_a_batch_that_the_rates_are_not_for_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="batch_tokens = 64: an optimizer step takes 128 tokens"):
+        fit(looplit.TruncatedLoop(**TINY), tmp_path, batch_size=8)
+    fit(looplit.TruncatedLoop(**{**TINY, "batch_tokens": 128}), tmp_path, accumulate_grad_batches=2)
+
+
+def test_a_resumed_run_keeps_its_budget(tmp_path: Path) -> None:
+    """Another length is another learning rate: HyperP's depends on the tokens."""
+    half = looplit.TruncatedLoop(**TINY, steps=8)
+    fit(half, tmp_path, max_steps=4, limit_train_batches=1).save_checkpoint(tmp_path / "half.ckpt")
+    straight, resumed = (looplit.TruncatedLoop(**TINY, steps=8) for _ in range(2))
+    fit(straight, tmp_path, limit_train_batches=1)  # one batch again and again: this loader cannot be resumed
+    fit(resumed, tmp_path, limit_train_batches=1, ckpt_path=tmp_path / "half.ckpt")
+    for name, value in straight.state_dict().items():
+        assert torch.equal(value, resumed.state_dict()[name]), name
+    with pytest.raises(InputError, match="learning_rate = .*: the checkpoint trains its embedding|matrix"):
+        fit(looplit.TruncatedLoop(**TINY, steps=16), tmp_path, ckpt_path=tmp_path / "half.ckpt")
+
+
+def test_a_checkpoint_becomes_the_model_again(tmp_path: Path) -> None:
+    model = looplit.TruncatedLoop(**TINY)
+    with torch.no_grad():
+        model.backbone.boundary.weight.add_(0.1)
+    fit(model, tmp_path, max_steps=2).save_checkpoint(tmp_path / "run.ckpt")
+    loaded = looplit.load(tmp_path / "run.ckpt")
+    assert isinstance(loaded, looplit.TruncatedLoop)
+    assert loaded.config == model.config
+    assert torch.equal(loaded(TOKENS[:, :-1]), model(TOKENS[:, :-1]))
+
+
+@pytest.mark.parametrize(
+    "callback",
+    [ModelGrowth(passes=4, step=4), RandomRecurrence(passes=[1, 2, 4], evaluate_at=4)],
+    ids=["growing", "random"],
+)
+def test_the_window_stays_where_passes_change(callback: Callback, tmp_path: Path) -> None:
+    """K over the run is what the callback says, and B stays: FLOPs are those of min(B, K) trained passes."""
+    model = looplit.TruncatedLoop(**{**TINY, "passes": 2, "trained_passes": 2})
+    trainer = fit(model, tmp_path, callbacks=[callback])
+    assert model.meter.flops == planned_run(trainer, model).training_flops
+    assert model.config.trained_passes == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ({"passes": 0}, "passes = 0"),
+        ({"passes": 2, "trained_passes": 3}, "trained_passes = 3"),
+        ({"passes": 2, "trained_passes": 0}, "trained_passes = 0"),
+        ({"passes": 2, "width": 96, "heads": 5}, "heads = 5"),
+        ({"passes": 2, "batch_tokens": 0}, "batch_tokens = 0"),
+        ({"passes": 2, "learning_rate": -1.0}, "learning_rate = -1.0"),
+        ({"passes": 2, "split": (1, 1)}, "split"),
+        ({"passes": 2, "steps": 0}, "steps = 0"),
+    ],
+)
+def test_wrong_arguments_are_refused_by_name(arguments: dict[str, Any], named: str) -> None:
+    with pytest.raises(InputError, match=named):
+        looplit.TruncatedLoop(**{**TINY, "trained_passes": None, **arguments})
