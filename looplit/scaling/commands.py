@@ -6,22 +6,25 @@ import argparse
 import json
 import shlex
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from looplit.arguments import CommandParser, count
 from looplit.errors import require
 from looplit.scaling.budgets import run_for_compute, run_for_parameters, run_for_tokens
 from looplit.scaling.card import plan_card, run_card
-from looplit.scaling.config_files import parse_value, read_configs
+from looplit.scaling.config_files import read_configs
 from looplit.scaling.contents import write_configs
+from looplit.scaling.families import FAMILIES
 from looplit.scaling.plan import plan_config
-from looplit.scaling.published import published_runs
+from looplit.scaling.published import file_stem, published_runs
+from looplit.scaling.recipe_options import add_layout_options, add_output_options, assignment, layout_of
 from looplit.scaling.recipes import Budget, data_constrained, recipe
 from looplit.scaling.recurrence import RandomPasses
 from looplit.scaling.resources import DEVICES, TYPICAL_MFU
 from looplit.scaling.run import BATCH_TOKENS, Run
-from looplit.scaling.run_config import CORPORA, Layout, config_text
+from looplit.scaling.run_config import config_text
+from looplit.scaling.truncation import NAME
+from looplit.scaling.truncation_command import truncated_parser, truncated_run_of_args
 from looplit.scaling.tuning import SCALED, Tuning
 from looplit.scaling.variants import family_named, shape
 
@@ -33,12 +36,12 @@ NOT_DATA_CONSTRAINED = (
 
 
 def recipe_main(argv: list[str]) -> int:
-    """`recipe FAMILY [DEPTH] …`: prints the run that the study prescribes, as a card, JSON or a config file.
+    """`recipe FAMILY [DEPTH] …`: prints the run that its study prescribes, as a card, JSON or a config file.
 
     Raises:
         InputError: Wrong input, in one line.
     """
-    args = recipe_parser().parse_args(argv)
+    args = parse_recipe(argv)
     if args.write_configs:
         for path in write_configs(args.write_configs, config_of):
             print(path)
@@ -79,9 +82,17 @@ def plan_main(argv: list[str]) -> int:
     return 0
 
 
+def parse_recipe(argv: list[str]) -> argparse.Namespace:
+    """Recipe options; the truncation study has its own."""
+    parser = truncated_parser() if NAME in argv[:1] else recipe_parser()
+    return parser.parse_args(argv)
+
+
 def run_of_args(args: argparse.Namespace) -> Run:
     """The run that parsed recipe options describe."""
     require(args.family is not None, "family", None, "say a family, e.g. untied_grow")
+    if args.family == NAME:
+        return truncated_run_of_args(args)
     family = family_named(args.family)
     backbone: dict[str, Any] = {
         name: value
@@ -108,17 +119,16 @@ def run_of_args(args: argparse.Namespace) -> Run:
 
 def config_of(argv: list[str]) -> str:
     """The config file that recipe options describe."""
-    args = recipe_parser().parse_args(argv)
+    args = parse_recipe(argv)
     run = run_of_args(args)
     options = [word for word in argv if word != "--yaml"]
-    layout = Layout(args.devices, args.nodes, args.micro_batch, args.precision, args.corpus, args.folder, args.seed)
     published = next((other for other in published_runs() if other.options == options), None)
     return config_text(
         run,
-        layout,
+        layout_of(args),
         claim=published.claim if published else "Not a run that the study prints.",
         command=f"python -m looplit recipe {shlex.join(options)} --yaml",
-        name=published.name if published else f"{run.family}_d{run.depth:02}.yaml",
+        name=published.name if published else f"{file_stem(run)}.yaml",
     )
 
 
@@ -126,10 +136,11 @@ def recipe_parser() -> argparse.ArgumentParser:
     """The options of `recipe`."""
     parser = CommandParser(
         prog="python -m looplit recipe",
-        description="The run that the growth study prescribes for a family and a depth, or for a budget.",
+        description="The run that the growth study prescribes for a family and a depth, or for a budget. "
+        f"The truncation study's have options of their own: recipe {NAME} --help",
     )
-    parser.add_argument("family", nargs="?", help="vanilla, deep_vanilla, deep_vanilla_grow, operator_1, loop_2, "
-                        "untied_2, loop_grow, untied_grow, loop_K, untied_K, (un)tied_vanilla_K")  # fmt: skip
+    families = f"{', '.join(FAMILIES)}, loop_K, untied_K, (un)tied_vanilla_K; or {NAME}"
+    parser.add_argument("family", nargs="?", help=families)
     parser.add_argument("depth", nargs="?", type=int, help="nominal depth, at least 3; or give a budget that finds it")
     length = parser.add_argument_group("length")
     length.add_argument("--tokens-per-parameter", "--tpp", type=float, help="default the family's")
@@ -162,18 +173,8 @@ def recipe_parser() -> argparse.ArgumentParser:
     tuning.add_argument("--mup-output", action="store_true", help="output multiplier falls as 1/width")
     tuning.add_argument("--optimizer", default="muon", help="muon (default) or adamw, for the block matrices")
     tuning.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="any hyperparameter outright")
-    machine = parser.add_argument_group("config file")
-    machine.add_argument("--devices", type=int, default=8, help="per node (default %(default)s)")
-    machine.add_argument("--nodes", type=int, default=1)
-    machine.add_argument("--micro-batch", type=int, help="sequences per device; default the most that fits 80 GB")
-    machine.add_argument("--precision", default="bf16-mixed")
-    machine.add_argument("--corpus", default="fineweb", help=", ".join(CORPORA))
-    machine.add_argument("--folder", help="of the prepared corpus")
-    machine.add_argument("--seed", type=int, default=1, help="of the run and of its drawn passes")
-    output = parser.add_mutually_exclusive_group()
-    output.add_argument("--json", action="store_true", help="print JSON")
-    output.add_argument("--yaml", action="store_true", help="print a complete config file")
-    output.add_argument("--write-configs", metavar="FOLDER", type=Path, help="write every published run's config file")
+    add_layout_options(parser)
+    add_output_options(parser)
     return parser
 
 
@@ -199,13 +200,13 @@ def _budget(args: argparse.Namespace) -> Budget:
 
 def _tuning(args: argparse.Namespace) -> Tuning:
     exponents: dict[str, float] = dict.fromkeys(SCALED, 0.0) if args.constant else {}
-    exponents |= {name: float(value) for name, value in map(_assignment, args.exponent)}
+    exponents |= {name: float(value) for name, value in map(assignment, args.exponent)}
     return Tuning(
         hyperparameters_of=args.hyperparameters_of,
         exponents=exponents,
         mup_output=args.mup_output,
         optimizer=args.optimizer,
-        overrides=dict(map(_assignment, args.set)),
+        overrides=dict(map(assignment, args.set)),
     )
 
 
@@ -230,13 +231,6 @@ def _random(args: argparse.Namespace) -> RandomPasses | None:
         require(args.evaluate_at is None, "evaluate_at", args.evaluate_at, "needs --random-passes")
         return None
     return RandomPasses(choices, args.evaluate_at or round(sum(choices) / len(choices)), args.seed)
-
-
-def _assignment(text: str) -> tuple[str, Any]:
-    name, equals, value = text.partition("=")
-    require(bool(equals), "option", text, "must be like weight_decay=0.1")
-    parsed = parse_value(value)
-    return name, tuple(parsed) if isinstance(parsed, list) else parsed
 
 
 def numbers(text: str) -> tuple[int, ...]:

@@ -18,10 +18,12 @@ all and this table of contents. `python -m looplit plan --config FILE` says what
 
 `demo.yaml` is a small Untied-Grow run on text that needs no download, for a laptop.
 
+Files that begin with `truncated_loop` are of the truncation study (`docs/truncation.md`), all others of the growth study.
+
 The published runs use FineWeb (`--data FineWebEdu` for the other corpus; its prepared folder with `--data.folder`) on
-eight devices of 80 GB. On other machines keep the batch of 524,288 tokens: set `--trainer.devices`,
-`--data.batch_size` and `--trainer.accumulate_grad_batches` so that their product with the context of 2,048 is that,
-or let the recipe do it: `python -m looplit recipe untied_grow 8 --devices 1 --micro-batch 4 --yaml`.
+eight devices of 80 GB. On other machines keep the batch of 524,288 tokens (262,144 in the truncation study): set
+`--trainer.devices`, `--data.batch_size` and `--trainer.accumulate_grad_batches` so that their product with the context
+of 2,048 is that, or let the recipe do it: `python -m looplit recipe untied_grow 8 --devices 1 --micro-batch 4 --yaml`.
 
 ## More runs by option
 
@@ -40,6 +42,7 @@ or let the recipe do it: `python -m looplit recipe untied_grow 8 --devices 1 --m
 | AdamW on the matrices (the learning rate is ours, the study prints none) | `untied_2 8 --optimizer adamw --tpp 8` |
 | Other growth targets; staged growth | `untied_2 8 --growth 6:0.3`; `untied_2 8 --growth 4:0.4 --growth 6:0.1` |
 | A budget in place of the depth | `untied_grow --flops 1e20`; `--tokens 10B`; `--parameters 1B` |
+| A loop setting (T, B), another budget or boundary, the study's vocabulary | `truncated_loop --passes 8 --trained-passes 2 --tokens 4B`; `--boundary inject`; `--vocabulary 32768` |
 | No injection before the coda; norm or injection only | `untied_2 8 --coda-boundary norm`; `--boundary norm --coda-boundary norm` |
 
 With `--json` the command prints the run as JSON, with `--yaml` its config file, else a card.

@@ -1,8 +1,11 @@
-"""The runs of the growth study as recipe commands: the list from which `configs/` is made."""
+"""The runs of both studies as recipe commands: the list from which `configs/` is made."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+
+from looplit.scaling.run import Run
+from looplit.scaling.truncation import NAME, SETTINGS, WIDTHS
 
 LADDERS = {
     "vanilla": range(6, 21, 2),
@@ -66,7 +69,14 @@ class Published:
 
 def published_runs() -> list[Published]:
     """Every run that `configs/` holds, in the order of its table of contents."""
-    return [*_ladders(), *_data_constrained(), *_table_4(), *_random_recurrence()]
+    return [*_ladders(), *_data_constrained(), *_table_4(), *_random_recurrence(), *_truncation()]
+
+
+def file_stem(run: Run) -> str:
+    """Name of a run's config file, without the ending."""
+    if run.depth is not None:
+        return f"{run.family}_d{run.depth:02}"
+    return _setting_stem(run.backbone.width, run.backbone.passes, run.backbone.trained_passes or run.backbone.passes)
 
 
 def _ladders() -> list[Published]:
@@ -107,6 +117,32 @@ def _random_recurrence() -> list[Published]:
         _run(group, f"random_recurrence_d{depth:02}", f"loop_grow {depth} {options}", claim)
         for depth in LADDERS["loop_grow"]
     ]
+
+
+def _truncation() -> list[Published]:
+    """The 15 settings (T, B) at five sizes, all on the tokens of the study's measured pairs."""
+    return [
+        _run(
+            "Truncation study",
+            _setting_stem(width, passes, trained),
+            f"{NAME} --passes {passes} --trained-passes {trained} --width {width}",
+            _truncation_claim(passes, trained),
+        )
+        for width in WIDTHS
+        for passes, trained in SETTINGS
+    ]
+
+
+def _setting_stem(width: int, passes: int, trained: int) -> str:
+    return f"{NAME}_w{width:04}_t{passes:02}_b{trained:02}"
+
+
+def _truncation_claim(passes: int, trained: int) -> str:
+    if passes == 1:
+        return "No looping: the control, and the best setting where the model size is free."
+    if passes == trained:
+        return "Full backpropagation: the best setting of its cost where passes and trained passes are free."
+    return "Truncated backpropagation: worth it only where the number of passes is given."
 
 
 def _run(group: str, stem: str, options: str, claim: str) -> Published:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from looplit.scaling.accounting import loop_cost, once_parameters, recurrent_parameters
 from looplit.scaling.commands import config_of, plan_main, recipe_main
 from looplit.scaling.config_files import read_configs
 from looplit.scaling.contents import config_files
@@ -18,6 +19,7 @@ from looplit.scaling.plan import plan_config
 from looplit.scaling.published import published_runs
 from looplit.scaling.recipes import data_constrained, recipe
 from looplit.scaling.settle import init_args
+from looplit.scaling.truncation import SETTINGS, WIDTHS, truncated_run
 
 FOLDER = Path(__file__).parents[2] / "configs"
 GENERATED = [run.name for run in published_runs()]
@@ -31,6 +33,7 @@ def test_committed_files_are_what_the_recipe_command_makes():
 def test_no_file_is_left_over():
     assert {path.name for path in FOLDER.glob("*_d[0-9][0-9]*.yaml")} <= set(GENERATED)
     assert {path.name for path in FOLDER.glob("table4_*.yaml")} <= set(GENERATED)
+    assert {path.name for path in FOLDER.glob("truncated_*.yaml")} <= set(GENERATED)
 
 
 def test_every_published_run_is_there():
@@ -40,6 +43,7 @@ def test_every_published_run_is_there():
         "Data-constrained grid": 36,
         "Boundary-operator ablations (Table 4)": 7,
         "Random recurrence": 7,
+        "Truncation study": 75,
     }
     assert len(set(GENERATED)) == len(GENERATED)
     assert len({tuple(run.options) for run in published_runs()}) == len(GENERATED)
@@ -48,8 +52,10 @@ def test_every_published_run_is_there():
 @pytest.mark.parametrize("name", GENERATED)
 def test_config_plans_at_the_published_batch(name, capsys):
     plan = plan_config(read_configs([FOLDER / name]))
-    assert plan.run.batch_tokens == 524_288
-    assert plan.run.backbone.initial_state == "prelude"
+    if plan.run.depth is None:
+        assert (plan.run.batch_tokens, plan.run.tokens) == (2**18, 2**34)
+    else:
+        assert (plan.run.batch_tokens, plan.run.backbone.initial_state) == (524_288, "prelude")
     assert plan_main(["--config", str(FOLDER / name)]) == 0
     assert f"{plan.run.training_flops:.7e}" in capsys.readouterr().out
 
@@ -74,6 +80,23 @@ def test_table_4_arms_match_in_width_depth_and_tokens():
         assert (run.backbone.width, run.backbone.executed_depth(), run.steps) == (1024, 11, 1907)
 
 
+def test_truncation_configs_are_the_15_settings_at_5_widths():
+    paths = sorted(FOLDER.glob("truncated_loop_*.yaml"))
+    runs = [plan_config(read_configs([path])).run for path in paths]
+    assert [(run.backbone.width, run.backbone.passes, run.backbone.trained_passes) for run in runs] == [
+        (width, *setting) for width in WIDTHS for setting in SETTINGS
+    ]
+    for path, run in zip(paths, runs, strict=True):
+        config = run.backbone
+        assert run == truncated_run(config.passes, config.trained_passes, width=config.width)
+        header = path.read_text(encoding="utf-8")
+        for fact in (once_parameters(config), recurrent_parameters(config)):
+            assert f"{fact:,}" in header
+        assert f"= {loop_cost(config.passes, config.trained_passes)} units of cost" in header
+        assert f"{run.training_flops:.5g} with causal" in header
+        assert f"{run.training_flops_full_attention:.5g}\n" in header
+
+
 def test_rungs_say_nothing_that_their_depth_gives():
     for path in sorted(FOLDER.glob("untied_grow_d*.yaml")):
         args = read_configs([path])["model"]["init_args"]
@@ -93,7 +116,9 @@ def test_headers_say_what_a_reader_needs():
 
 def test_commands_of_the_table_of_contents_run(capsys):
     text = (FOLDER / "README.md").read_text(encoding="utf-8")
-    commands = [code.split() for code in re.findall(r"`([^`]+)`", text) if re.match(r"[a-z_0-9]+ (\d|--flops)", code)]
+    commands = [
+        code.split() for code in re.findall(r"`([^`]+)`", text) if re.match(r"[a-z_0-9]+ (\d|--flops|--passes)", code)
+    ]
     assert len(commands) > len(GENERATED) + 10
     for words in commands:
         assert recipe_main(words) == 0
@@ -110,7 +135,7 @@ def test_modules_build_what_the_plans_say():
         with torch.device("meta"):
             model = getattr(looplit.modules, config["model"]["class_path"])(**config["model"]["init_args"])
         assert model.config == run.backbone, name
-        _assert_same_hyperparameters(model.hyperparameters, run.hyperparameters)
+        _assert_same_hyperparameters(model.recipe.settings(run.steps), run.hyperparameters)
         stored = sum(parameter.numel() for parameter in model.parameters())
         assert stored == run.to_dict()["stored_parameters"], name
 
@@ -133,16 +158,23 @@ def test_modules_build_what_ablations_say():
         _assert_same_hyperparameters(model.hyperparameters, run.hyperparameters)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_shrunken_copy_trains(family, tmp_path: Path, monkeypatch):
+SHRUNKEN = {
+    **{f"{family}_d08": {"depth": 3, "width": 64, "heads": 2} for family in FAMILIES},
+    "truncated_loop_w0768_t01_b01": {"width": 64, "batch_tokens": 64},
+    "truncated_loop_w3072_t08_b02": {"width": 64, "batch_tokens": 64},
+    "truncated_loop_w1536_t16_b16": {"width": 64, "batch_tokens": 64},
+}
+
+
+@pytest.mark.parametrize("stem", SHRUNKEN)
+def test_shrunken_copy_trains(stem, tmp_path: Path, monkeypatch):
     pytest.importorskip("lightning")
     import yaml
 
     from looplit.cli import run
 
-    config = copy.deepcopy(read_configs([FOLDER / f"{family}_d08.yaml"]))
-    small = {"depth": 3, "width": 64, "heads": 2, "vocabulary": 257, "context": 32, "compile": False}
-    config["model"]["init_args"] |= small
+    config = copy.deepcopy(read_configs([FOLDER / f"{stem}.yaml"]))
+    config["model"]["init_args"] |= {**SHRUNKEN[stem], "vocabulary": 257, "context": 32, "compile": False}
     data = {"folder": str(tmp_path / "corpus"), "context": 32, "batch_size": 2}
     config["data"] = {"class_path": "StandardLibraryText", "init_args": data}
     config["trainer"] |= {"accelerator": "cpu", "devices": 1, "strategy": "auto", "precision": "32-true"}
@@ -153,6 +185,7 @@ def test_shrunken_copy_trains(family, tmp_path: Path, monkeypatch):
 
 
 def _assert_same_hyperparameters(built, planned):
-    """Equal, but for how a model without injection writes its scale, and lists of a YAML file for tuples."""
-    same = {"injection_scale": built.injection_scale or None, "betas": tuple(built.betas)}
-    assert dataclasses.replace(built, **same) == planned
+    """Equal, but for how a model without injection writes its scale."""
+    if hasattr(built, "injection_scale"):
+        built = dataclasses.replace(built, injection_scale=built.injection_scale or None)
+    assert built == planned
