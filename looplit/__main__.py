@@ -12,7 +12,7 @@ HELP = """\
 usage: python -m looplit COMMAND ...
 
 plan (answered at once; no model is built)
-  recipe     the compute-optimal run of a family and depth, e.g. recipe untied_grow 26
+  recipe     the run of a family and depth or loop setting: recipe untied_grow 26; recipe truncated_loop --passes 8
   plan       what a run will do and need, e.g. plan --config configs/untied_grow_d26.yaml
 
 prepare data

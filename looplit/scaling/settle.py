@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, ClassVar
 
 from looplit.errors import InputError, require
 from looplit.model.config import HEAD_DIM, BackboneConfig, split_depth
@@ -56,7 +56,7 @@ class GrowthRecipe:
     hyperparameters: Hyperparameters
     optimizer: Optimizer
 
-    batch_tokens = None
+    batch_tokens: ClassVar[None] = None
 
     @property
     def name(self) -> str:

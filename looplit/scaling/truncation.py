@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from typing import Any, ClassVar
 
 from looplit.errors import require
 from looplit.model.config import BackboneConfig
@@ -93,10 +93,10 @@ class TruncationRecipe:
     batch_tokens: int = BATCH_TOKENS
     overrides: Mapping[str, Any] = field(default_factory=dict)
 
-    name = NAME
-    depth = None
-    optimizer: Optimizer = "muonh"
-    growth_plan = None
+    name: ClassVar[str] = NAME
+    depth: ClassVar[None] = None
+    optimizer: ClassVar[Optimizer] = "muonh"
+    growth_plan: ClassVar[None] = None
 
     def __post_init__(self) -> None:
         require(self.batch_tokens >= 1, "batch_tokens", self.batch_tokens, "must be at least 1")

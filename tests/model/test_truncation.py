@@ -12,6 +12,7 @@ from torch import Tensor
 from looplit.errors import InputError
 from looplit.model.backbone import Backbone, Site
 from looplit.model.config import BackboneConfig
+from looplit.model.growth import grow
 from looplit.optim import MuonAdamW
 from looplit.scaling.accounting import flops_per_token, loop_cost
 
@@ -132,6 +133,14 @@ def test_growing_passes_keep_the_trained_ones() -> None:
     model.set_passes(1)  # fewer passes than trained ones: all of them are trained
     model(TOKENS, TOKENS).backward()
     assert all(parameter.grad is not None for parameter in model.parameters())
+
+
+@pytest.mark.parametrize("boundary", ["norm_inject", "linear"])
+def test_grown_passes_have_the_gradient_of_a_model_built_so(boundary: str) -> None:
+    grown, built = build(4, 2, boundary, coda_boundary="identity"), build(6, 2, boundary, coda_boundary="identity")
+    grow(grown, 6)
+    theirs = gradients(built)
+    assert all(torch.equal(theirs[name], value) for name, value in gradients(grown).items())
 
 
 @pytest.mark.parametrize("trained", [0, 3])
