@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from looplit.model.config import BackboneConfig
-from looplit.optim.muon import STACK_ELEMENTS
+from looplit.optim.exchange import STACK_ELEMENTS
 from looplit.scaling.accounting import block_parameters, vocabulary_parameters
 
 _MASTER = 4  # bytes of an fp32 value

@@ -9,6 +9,7 @@ import json
 import os
 import sys
 import traceback
+from itertools import islice
 from pathlib import Path
 
 import torch
@@ -21,8 +22,8 @@ from torch.distributed.tensor.debug import CommDebugMode
 from looplit.optim import MuonAdamW
 
 SHAPES = ((8, 8), (8, 8), (8, 8), (24, 8), (24, 8), (8, 24), (33, 16), (3, 8), (1, 8), (16, 33))
-ADAMW_SHAPES = ((5, 8), (40, 8))
-ASLEEP = 2  # a parameter that gets its first gradient at step 2
+MUON, MUONH, ADAMW = SHAPES, SHAPES, ((5, 8), (40, 8))
+ASLEEP = (2, len(MUON) + 2)  # parameters that get their first gradient at step 2
 STEPS = 5
 
 
@@ -36,17 +37,19 @@ def train(mesh: DeviceMesh | None) -> tuple[list[nn.Parameter], MuonAdamW, dict[
     def place(tensor: Tensor) -> Tensor:
         return tensor if mesh is None else distribute_tensor(tensor, mesh, [Shard(0)])
 
-    parameters = [nn.Parameter(place(whole(shape, i))) for i, shape in enumerate(SHAPES + ADAMW_SHAPES)]
+    parameters = [nn.Parameter(place(whole(shape, i))) for i, shape in enumerate(MUON + MUONH + ADAMW)]
+    rest = iter(parameters)
     optimizer = MuonAdamW(
         [
-            {"params": parameters[: len(SHAPES)], "algorithm": "muon", "lr": 0.02, "weight_decay": 0.1},
-            {"params": parameters[len(SHAPES) :], "algorithm": "adamw", "lr": 0.01, "weight_decay": 0.1},
+            {"params": list(islice(rest, len(MUON))), "algorithm": "muon", "lr": 0.02, "weight_decay": 0.1},
+            {"params": list(islice(rest, len(MUONH))), "algorithm": "muonh", "lr": 0.02},
+            {"params": list(rest), "algorithm": "adamw", "lr": 0.01, "weight_decay": 0.1},
         ]
     )
     counts = {}
     for t in range(STEPS):
         for i, parameter in enumerate(parameters):
-            asleep = i == ASLEEP and t < 2
+            asleep = i in ASLEEP and t < 2
             parameter.grad = None if asleep else place(whole(tuple(parameter.shape), 100 * t + i + 50))
         with CommDebugMode() as communication:
             optimizer.step()

@@ -1,4 +1,4 @@
-"""Muon and AdamW on sharded matrices against one process: every bit, whatever the shape and the number of processes."""
+"""Muon, MuonH and AdamW on sharded matrices against one process: every bit, for any shape and number of processes."""
 
 from __future__ import annotations
 
@@ -73,7 +73,8 @@ def test_matrices_are_split_and_some_processes_hold_no_row(sharded: dict[str, An
 
 
 def test_each_stack_is_exchanged_there_and_back_and_nothing_else(sharded: dict[str, Any], script: ModuleType) -> None:
-    """Two exchanges and the gathering of variances per shape; none inside the iterations, none for AdamW."""
-    stacks = len(set(script.SHAPES))
+    """Two exchanges per shape, and Muon's variances gathered, MuonH's norms summed; none inside the iterations."""
+    muon, muonh = len(set(script.MUON)), len(set(script.MUONH))
     for said in sharded["said"]:
-        assert sum(said["counts"].values()) == 3 * stacks
+        assert sum(said["counts"].values()) == 3 * (muon + muonh)
+        assert said["counts"]["c10d_functional.all_reduce"] == muonh

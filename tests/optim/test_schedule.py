@@ -30,9 +30,31 @@ def test_values_by_hand(steps: int, warmup: int, warmdown: float, values: list[f
     assert [learning_rate_factor(t, steps, warmup, warmdown) for t in range(steps)] == pytest.approx(values)
 
 
-def test_after_the_end_the_rate_is_zero() -> None:
+@pytest.mark.parametrize(
+    ("steps", "warmup", "warmdown", "final", "values"),
+    [
+        # the truncation study: no warmup, linear from 1 to 0.1 over the whole run
+        (7, 0, 1.0, 0.1, [1, 0.85, 0.7, 0.55, 0.4, 0.25, 0.1]),
+        # t0 = 3 of 5 steps: the final factor is reached at the last one
+        (5, 2, 0.4, 0.5, [0.5, 1, 1, 1, 0.5]),
+        # a decay of a single step, and a run of a single step
+        (5, 0, 0.2, 0.3, [1, 1, 1, 1, 0.3]),
+        (1, 0, 1.0, 0.1, [0.1]),
+        # a final factor of 1 does not decay, whatever the ratio
+        (4, 1, 1.0, 1.0, [1, 1, 1, 1]),
+    ],
+)
+def test_the_decay_ends_at_the_final_factor(
+    steps: int, warmup: int, warmdown: float, final: float, values: list[float]
+) -> None:
+    factors = [learning_rate_factor(t, steps, warmup, warmdown, final_factor=final) for t in range(steps)]
+    assert factors == pytest.approx(values)
+
+
+def test_after_the_end_the_rate_stays() -> None:
     assert learning_rate_factor(10, 10, 0, 0.5) == 0
     assert learning_rate_factor(99, 10, 0, 0.5) == 0
+    assert learning_rate_factor(99, 10, 0, 1.0, final_factor=0.1) == 0.1
 
 
 def test_the_published_d8_vanilla() -> None:
