@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from lightning.pytorch.loops.fit_loop import _FitLoop
 from lightning.pytorch.loops.loop import _Loop
-from lightning.pytorch.loops.progress import _ProcessedTracker
+from lightning.pytorch.loops.progress import _ProcessedTracker, _ReadyCompletedTracker
 
 if TYPE_CHECKING:
     from looplit.data.loader import ResumableLoader
@@ -22,7 +22,7 @@ def set_place(loader: ResumableLoader, loop: _FitLoop) -> None:
     To be called while the loop asks for its loader, so before it reads its own counts.
     """
     states = loop._combined_loader_states_to_load  # given to the loader afterwards, if Lightning finds that it resumes
-    finished = loop.epoch_progress.current.processed
+    finished = _processed(loop.epoch_progress.current).processed
     if finished:
         loader.begin_after(finished)
     if len(states) == 1 and states[0].get("batches_done", 0) >= loader.taken:
@@ -32,12 +32,15 @@ def set_place(loader: ResumableLoader, loop: _FitLoop) -> None:
 
 
 def _end_epoch(loop: _FitLoop) -> None:
-    this_epoch = loop.epoch_progress.current
-    assert isinstance(this_epoch, _ProcessedTracker)
+    this_epoch = _processed(loop.epoch_progress.current)
     if this_epoch.processed < this_epoch.started:  # saved before the epoch's last step was counted
         loop.epoch_loop._batches_that_stepped += 1
     for progress in (loop.epoch_progress, loop.epoch_loop.batch_progress):
-        for counts in (progress.current, progress.total):
-            assert isinstance(counts, _ProcessedTracker)
+        for counts in (_processed(progress.current), _processed(progress.total)):
             counts.ready = counts.processed = counts.completed = counts.started
     _Loop.restarting.fset(loop, False)  # type: ignore[attr-defined]  # of the loop and all within it
+
+
+def _processed(counts: _ReadyCompletedTracker) -> _ProcessedTracker:
+    assert isinstance(counts, _ProcessedTracker)
+    return counts
