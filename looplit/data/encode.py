@@ -10,13 +10,18 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from types import TracebackType
+from typing import TypeVar
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 import tiktoken
 from numpy.typing import NDArray
 
 from looplit.data.tokenizer import Tokens, encode_document, token_dtype
 from looplit.errors import RunStopped
+
+Tag = TypeVar("Tag")
 
 
 @dataclass(frozen=True)
@@ -34,18 +39,18 @@ class EncodedBatch:
     text_bytes: NDArray[np.int64]
 
 
-def encode_batch(tokenizer: tiktoken.Encoding, texts: list[str]) -> EncodedBatch:
-    """Encodes documents one after another.
+def encode_batch(tokenizer: tiktoken.Encoding, documents: pa.LargeStringArray) -> EncodedBatch:
+    """Encodes documents one after another. Null is an empty document.
 
     >>> from looplit.data.tokenizer import load_tokenizer
-    >>> encode_batch(load_tokenizer("bytes"), ["hi", ""]).tokens.tolist()
+    >>> encode_batch(load_tokenizer("bytes"), pa.array(["hi", None], pa.large_string())).tokens.tolist()
     [256, 104, 105, 256]
     """
-    encoded = [_encode_one(tokenizer, text) for text in texts]
+    encoded = [_encode_one(tokenizer, text or "") for text in documents.to_pylist()]
     return EncodedBatch(
         tokens=np.concatenate(encoded) if encoded else np.empty(0, token_dtype(tokenizer.n_vocab)),
         lengths=np.array([len(tokens) for tokens in encoded], dtype=np.int64),
-        text_bytes=np.array([len(text.encode("utf-8", "surrogatepass")) for text in texts], dtype=np.int64),
+        text_bytes=pc.fill_null(pc.binary_length(documents), 0).to_numpy(zero_copy_only=False),
     )
 
 
@@ -88,31 +93,35 @@ class Encoder:
         if self._pool is not None:
             self._pool.shutdown(wait=True, cancel_futures=True)
 
-    def encode(self, batches: Iterable[list[str]]) -> Iterator[EncodedBatch]:
-        """Yields the encoded batches in the order of `batches`, reading a few ahead.
+    def encode(self, batches: Iterable[tuple[pa.LargeStringArray, Tag]]) -> Iterator[tuple[EncodedBatch, Tag]]:
+        """Yields the encoded batches in the order of `batches`, each with what came with it, reading a few ahead.
 
         Raises:
             RunStopped: A process was killed, or a document cannot be encoded.
         """
         if self._pool is None:
-            for batch in batches:
-                yield encode_batch(self.tokenizer, batch)
+            for documents, tag in batches:
+                yield encode_batch(self.tokenizer, documents), tag
             return
-        waiting: deque[Future[EncodedBatch]] = deque()
+        waiting: deque[tuple[Future[EncodedBatch], Tag]] = deque()
         try:
-            for batch in batches:
-                waiting.append(self._pool.submit(_encode, batch))
+            for documents, tag in batches:
+                waiting.append((self._pool.submit(_encode, documents), tag))
                 if len(waiting) > 4 * self.workers:  # enough that no process waits for this one
-                    yield waiting.popleft().result()
+                    yield _result(waiting.popleft())
             while waiting:
-                yield waiting.popleft().result()
+                yield _result(waiting.popleft())
         except BrokenProcessPool as error:
             raise RunStopped(
                 "a tokenizing process was killed (out of memory?); run again with --resume and fewer --workers"
             ) from error
         finally:
-            for future in waiting:
+            for future, _ in waiting:
                 future.cancel()
+
+
+def _result(job: tuple[Future[EncodedBatch], Tag]) -> tuple[EncodedBatch, Tag]:
+    return job[0].result(), job[1]
 
 
 _tokenizer: tiktoken.Encoding | None = None  # of this process, if it is one of an Encoder's
@@ -124,6 +133,6 @@ def _set_tokenizer(tokenizer: tiktoken.Encoding) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's business, which then ends this process
 
 
-def _encode(texts: list[str]) -> EncodedBatch:
+def _encode(documents: pa.LargeStringArray) -> EncodedBatch:
     assert _tokenizer is not None
-    return encode_batch(_tokenizer, texts)
+    return encode_batch(_tokenizer, documents)

@@ -139,7 +139,13 @@ class ResumableLoader(TokenLoader):
             now, saved = self.identity.get(name), obj["identity"].get(name)
             if now != saved:
                 raise InputError(f"{name} = {now!r}: the checkpoint's place in the data was saved with {saved!r}")
-        epoch, done = obj["epoch"], obj["batches_done"]
+        self._go_to(obj["epoch"], obj["batches_done"])
+
+    def begin_after(self, epochs: int) -> None:
+        """Makes the next iteration epoch number `epochs`, from 0."""
+        self._go_to(epochs, self.batches)
+
+    def _go_to(self, epoch: int, done: int) -> None:
         self.current_epoch = epoch
         self._num_samples_yielded_streaming = done * self.batch_size
         # Batches come from the workers in turn, so the last one's worker follows from their number.

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from looplit.data.corpus import MANIFEST, Corpus, open_corpus, require_block
 from looplit.data.dataset import BlockDataset, validation_share
+from looplit.data.epochs import set_place
 from looplit.data.loader import PlainBatches, ResumableLoader, TokenLoader
 from looplit.data.prepare import corpus_key, corpus_settings, prepare_corpus
 from looplit.data.remote import is_remote, user_cache_folder
@@ -151,7 +152,10 @@ class TokenData(LightningDataModule):
             "recut": self.recut,
         }
         batches = self.train_blocks // step_blocks * accumulation
-        return ResumableLoader(dataset, batches, self.batch_size, self.workers, identity, self._taken(batches))
+        loader = ResumableLoader(dataset, batches, self.batch_size, self.workers, identity, self._taken(batches))
+        if self.trainer:
+            set_place(loader, self.trainer.fit_loop)
+        return loader
 
     def _taken(self, batches: int) -> int:
         """Batches after which the Trainer begins its next epoch: limit_train_batches is a number or a share."""

@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 import tiktoken
 from numpy.typing import NDArray
 from tqdm import tqdm
@@ -29,7 +31,7 @@ from looplit.errors import InputError, require
 # Windows are mixed within a chunk and chunks among one another, so a chunk is large: 32 global batches of 2^19 tokens,
 # 32 MiB in uint16.
 CHUNK_TOKENS = 2**24
-BATCH_DOCUMENTS = 128  # to a tokenizing process at a time: 0.4 MB of web text
+BATCH_BYTES = 400_000  # of text to a tokenizing process at a time: some 130 web pages, 10 ms of GPT-2 tokens
 # Of the order of the documents. Apart from a run's seed, so that runs of several seeds read one corpus and one pool.
 DOCUMENT_SEED = 0
 PACKAGES = ("looplit", "litdata", "tiktoken", "numpy", "pyarrow")
@@ -179,35 +181,40 @@ class _Preparation:
         if writer.finished:
             return
         done = len(writer.counts.shards)
+        seed = None if name == "validation" else self.seed
         with tqdm(
             desc=name, total=writer.limit, initial=writer.counts.tokens, unit="token", unit_scale=True,
             disable=not self.progress,
         ) as bar:  # fmt: skip
-            for number, shard in enumerate(shards[done:], start=done):
+            # One stream over all shards: the next is read while the last one's batches are still being encoded.
+            batches = _batches(shards, done, seed) if not writer.full else ()
+            for batch, ends_shard in self.encoder.encode(batches):
+                self._write_batch(name, batch, bar)
+                if ends_shard or writer.full:
+                    self._end_shard(name, shards, bar)
                 if writer.full:
                     break
-                bar.set_description(f"{name} {number + 1}/{len(shards)}")
-                self._write_shard(name, shard, number, bar)
-                writer.counts.shards.append(shard.name)
-                if writer.chunks_written > self.saved_chunks:  # small shards are done again sooner than saved
-                    self._save()
         writer.finish()
         self._save()
 
-    def _write_shard(self, name: str, shard: Shard, number: int, bar: tqdm[Any]) -> None:
+    def _end_shard(self, name: str, shards: Sequence[Shard], bar: tqdm[Any]) -> None:
         writer = self.splits[name]
-        batches = _batches(shard, None if name == "validation" else (self.seed, number))
-        for batch in self.encoder.encode(batches):
-            before = writer.counts.tokens
-            if name == "train" and self.signatures:
-                batch = self._without_validation(batch)
-            added = writer.add(batch)
-            if name == "validation":
-                self.signatures.update(islice(self._signatures(batch), added))
-            bar.update(writer.counts.tokens - before)
-            bar.set_postfix(documents=writer.counts.documents, refresh=False)
-            if writer.full:
-                break
+        done = len(writer.counts.shards) + 1
+        writer.counts.shards.append(shards[done - 1].name)
+        bar.set_description(f"{name} {done}/{len(shards)}")
+        if writer.chunks_written > self.saved_chunks:  # small shards are done again sooner than saved
+            self._save()
+
+    def _write_batch(self, name: str, batch: EncodedBatch, bar: tqdm[Any]) -> None:
+        writer = self.splits[name]
+        before = writer.counts.tokens
+        if name == "train" and self.signatures:
+            batch = self._without_validation(batch)
+        added = writer.add(batch)
+        if name == "validation":
+            self.signatures.update(islice(self._signatures(batch), added))
+        bar.update(writer.counts.tokens - before)
+        bar.set_postfix(documents=writer.counts.documents, refresh=False)
 
     def _without_validation(self, batch: EncodedBatch) -> EncodedBatch:
         kept = np.array([signature not in self.signatures for signature in self._signatures(batch)], dtype=bool)
@@ -223,7 +230,7 @@ class _Preparation:
         ends = np.cumsum(batch.lengths)
         for start, end in zip(ends - batch.lengths + 1, ends, strict=True):
             body = batch.tokens[start : end if longest is None else min(end, start + longest)]
-            yield hashlib.sha1(body.tobytes(), usedforsecurity=False).digest()
+            yield hashlib.sha1(body.data, usedforsecurity=False).digest()
 
     def _save(self) -> None:
         """Keeps the state of both splits as of the last finished shard, in one file that is replaced at once."""
@@ -248,14 +255,23 @@ class _Preparation:
             self.saved_chunks = self.splits["train"].chunks_written
 
 
-def _batches(shard: Shard, seed: tuple[int, int] | None) -> Iterator[list[str]]:
-    """The documents of a shard, a few at a time: in file order, or shuffled by a seed."""
-    texts = shard.documents()
-    order: NDArray[np.int64] = np.arange(len(texts))
-    if seed is not None:
-        order = np.random.RandomState(list(seed)).permutation(len(texts))  # a stream that numpy keeps as it is
-    for start in range(0, len(order), BATCH_DOCUMENTS):
-        yield [text or "" for text in texts.take(order[start : start + BATCH_DOCUMENTS]).to_pylist()]
+def _batches(shards: Sequence[Shard], done: int, seed: int | None) -> Iterator[tuple[pa.LargeStringArray, bool]]:
+    """Documents of the shards from number `done` on, some `BATCH_BYTES` at a time, and whether they end their shard.
+
+    In file order, or shuffled within each shard by a seed. A shard without documents comes as one empty batch.
+    """
+    for number, shard in enumerate(shards[done:], start=done):
+        texts = shard.documents()
+        order: NDArray[np.int64] = np.arange(len(texts))
+        if seed is not None:
+            order = np.random.RandomState([seed, number]).permutation(len(texts))  # a stream that numpy keeps as it is
+        sizes = pc.fill_null(pc.binary_length(texts), 0).to_numpy(zero_copy_only=False)
+        batch = sizes[order].cumsum() // BATCH_BYTES
+        starts = np.flatnonzero(np.diff(batch, prepend=-1))
+        ends = [*starts[1:].tolist(), len(order)]
+        for start, end in zip(starts.tolist() or [0], ends, strict=True):
+            yield texts.take(order[start:end]), end == len(order)
+        del texts  # before the next shard is read: a shard of FineWeb is 4 GB
 
 
 def _version(package: str) -> str:

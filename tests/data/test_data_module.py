@@ -200,6 +200,74 @@ def test_epochs_that_the_trainer_shortens_resume_exactly(
     assert straight.steps_at_epoch_end[:2] == [5, 10]
 
 
+EVERY_EPOCH = {"every_n_epochs": 1, "save_on_train_epoch_end": True}
+AFTER_VALIDATION = {"every_n_epochs": 1, "save_on_train_epoch_end": False}
+
+
+class Clock(Recorder):
+    """Notes with each batch the epoch, and the step at which a logger would write."""
+
+    def on_train_batch_start(self, batch: Tensor, batch_idx: int) -> None:
+        logged_at = self.trainer.fit_loop.epoch_loop._batches_that_stepped
+        self.times = [*getattr(self, "times", []), (self.current_epoch, batch_idx, self.global_step, logged_at)]
+
+
+@pytest.mark.parametrize("length", [{"max_steps": 60}, {"max_epochs": 3}], ids=str)
+@pytest.mark.parametrize(
+    ("saves", "validation_batches"),
+    [(EVERY_EPOCH, 0), (EVERY_EPOCH, 1), (AFTER_VALIDATION, 1), ({"every_n_train_steps": 25}, 0), (None, 0), (None, 1)],
+    ids=str,
+)
+@pytest.mark.parametrize("epochs", [1, 2])
+def test_a_run_saved_at_the_end_of_an_epoch_goes_on_with_the_next(
+    numbered_once: Numbered,
+    numbers: Numbers,
+    tmp_path: Path,
+    length: dict[str, int],
+    saves: dict[str, Any] | None,
+    validation_batches: int,
+    epochs: int,
+) -> None:
+    """25 steps an epoch. Resumed twice: at the end of an epoch, and in the middle of the one that follows."""
+    folder = str(numbered_once(101).folder)
+
+    def run(checkpoint: str | None, saver: ModelCheckpoint | None, save: str = "", **length: int) -> Clock:
+        model, data = Clock(numbers), TokenData(folder, context=4, batch_size=4)
+        trainer = pl.Trainer(
+            accelerator="cpu", devices=1, logger=False, callbacks=[saver] if saver else None, num_sanity_val_steps=0,
+            enable_checkpointing=saver is not None, enable_progress_bar=False, enable_model_summary=False,
+            default_root_dir=tmp_path, limit_val_batches=validation_batches, **length,
+        )  # fmt: skip
+        trainer.fit(model, data, ckpt_path=checkpoint, weights_only=True)
+        if save:
+            trainer.save_checkpoint(tmp_path / save)
+        return model
+
+    straight = run(None, None, **length)
+    saver = None if saves is None else ModelCheckpoint(tmp_path, filename="{step}", save_top_k=-1, **saves)
+    first = {"max_steps": 25 * epochs} if "max_steps" in length else {"max_epochs": epochs}
+    run(None, saver, "" if saver else f"step={25 * epochs}.ckpt", **first)
+    middle = ModelCheckpoint(tmp_path, filename="middle-{step}", every_n_train_steps=25 * epochs + 7, save_top_k=-1)
+    resumed = run(str(tmp_path / f"step={25 * epochs}.ckpt"), middle, **length)
+    again = run(str(tmp_path / f"middle-step={25 * epochs + 7}.ckpt"), None, **length)
+    assert resumed.seen == straight.seen[25 * epochs :]
+    assert resumed.times == straight.times[25 * epochs :]
+    assert resumed.steps_at_epoch_end == straight.steps_at_epoch_end[epochs:]
+    assert again.seen == straight.seen[25 * epochs + 7 :]
+    assert again.times == straight.times[25 * epochs + 7 :]
+
+
+def test_a_loader_that_is_made_anew_goes_on_with_the_next_epoch(
+    numbered_once: Numbered, numbers: Numbers, tmp_path: Path
+) -> None:
+    folder = str(numbered_once(101).folder)
+    straight, renewed = Recorder(numbers), Recorder(numbers)
+    fit(straight, TokenData(folder, context=4, batch_size=4), tmp_path / "straight", 60)
+    options = {"reload_dataloaders_every_n_epochs": 1}
+    fit(renewed, TokenData(folder, context=4, batch_size=4), tmp_path / "renewed", 60, **options)
+    assert renewed.seen == straight.seen
+
+
 def test_standard_library_prepares_once_and_trains(tmp_path: Path) -> None:
     data = StandardLibraryText(str(tmp_path), context=64, batch_size=2)
     data.prepare_data()

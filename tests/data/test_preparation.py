@@ -13,9 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import tiktoken
 
+import looplit.data.prepare
 import looplit.data.writer
 from looplit.data import Corpus, Source, load_tokenizer, open_corpus, prepare_corpus
 from looplit.data.corpus import StoredFile
@@ -90,6 +92,18 @@ def test_manifest_counts_equal_a_recount(prepare: Prepare, tmp_path: Path) -> No
     assert split.largest_token == tokens[: split.blocks * BLOCK].max()
     assert sum(chunk.size for chunk in split.chunks) > 2 * split.blocks * BLOCK
     assert split.shards == tuple(f"train-{number}" for number in range(5))
+
+
+def test_a_shard_without_documents_and_batches_within_a_shard(
+    memory_source: Sources, prepare: Prepare, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(looplit.data.prepare, "BATCH_BYTES", 100)
+    one, shards = prepare(tmp_path / "one"), [TRAIN[0], [], *TRAIN[1:], []]
+    several = prepare(tmp_path / "several", source=memory_source(shards, VALIDATION), workers=2)
+    assert several.splits["train"].shards == tuple(f"train-{number}" for number in range(len(shards)))
+    assert several.splits["train"].tokens == one.splits["train"].tokens
+    first = len(tokens_of(TRAIN[0])) // BLOCK  # the number of a later shard, and with it its shuffle, has changed
+    assert np.array_equal(read(several)[:first], read(one)[:first])
 
 
 def test_manifest_survives_the_disk(prepare: Prepare, tmp_path: Path) -> None:
@@ -325,7 +339,7 @@ def test_a_failing_worker_is_one_line(memory_source: Sources, tmp_path: Path, wo
 
 def test_a_killed_worker_is_one_line() -> None:
     with Encoder(TOKENIZER, 2) as encoder:
-        batches = encoder.encode([[str(number)] for number in range(100)])
+        batches = encoder.encode((pa.array([str(number)], pa.large_string()), number) for number in range(100))
         next(batches)
         assert encoder._pool is not None
         for process in list(encoder._pool._processes.values()):

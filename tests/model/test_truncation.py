@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import copy
+import importlib.util
+import json
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -33,6 +37,17 @@ def build(passes: int, trained: int | None, boundary: str = "norm_inject", **cha
         for parameter in model.parameters():
             parameter.copy_(torch.randn(parameter.shape, generator=generator) * parameter.shape[-1] ** -0.5)
     return model.double()
+
+
+@pytest.fixture(scope="module")
+def benchmark(root: Path) -> ModuleType:
+    """The benchmark of time and memory, which counts what a step keeps."""
+    spec = importlib.util.spec_from_file_location("truncation", root / "benchmarks" / "truncation.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def gradients(model: Backbone) -> dict[str, Tensor]:
@@ -122,6 +137,54 @@ def test_untrained_passes_leave_no_graph(boundary: str) -> None:
     states: dict[Site, Tensor] = {}
     build(4, 1, boundary, coda_boundary="identity")(TOKENS, TOKENS, observe=states.__setitem__)
     assert [states[Site("core", k, 1)].requires_grad for k in (1, 2, 3, 4)] == [False, False, False, True]
+
+
+@pytest.mark.parametrize(("passes", "trained"), [(4, 1), (4, 4), (8, 2)])
+def test_every_pass_runs_every_block_of_the_core_once(passes: int, trained: int) -> None:
+    """T·core + prelude + coda block forwards, whatever B: nothing is run again for the backward."""
+    config = BackboneConfig(
+        width=32, heads=2, prelude=2, core=3, coda=1, vocabulary=61, context=16, passes=passes, trained_passes=trained
+    )
+    model, forwards = Backbone(config), []
+    for block in model.blocks():
+        block.register_forward_hook(lambda *_: forwards.append(1))
+    model(TOKENS, TOKENS).backward()
+    assert len(forwards) == passes * 3 + 2 + 1
+
+
+def test_what_is_kept_for_the_backward_grows_with_the_trained_passes_alone(benchmark: ModuleType) -> None:
+    kept = {(T, B): benchmark.saved_bytes(build(T, B), TOKENS) for T, B in ((4, 2), (8, 1), (8, 2), (8, 3), (16, 2))}
+    assert kept[4, 2] == kept[8, 2] == kept[16, 2]
+    of_a_pass = kept[8, 2] - kept[8, 1]
+    assert kept[8, 3] - kept[8, 2] == of_a_pass
+    config = build(1, 1).config
+    read_by_products = 3 * config.width + config.hidden  # by q, k and v; out; gate and up; down
+    assert of_a_pass > TOKENS.numel() * read_by_products * torch.float64.itemsize
+
+
+@pytest.mark.parametrize("boundary", ["norm_inject", "linear"])
+def test_autocast_does_not_take_the_cast_weights_of_passes_without_gradient(boundary: str) -> None:
+    """It keeps the weights that it has cast; those of a pass without a graph would leave the core without gradient."""
+    model, precise = (build(4, 2, boundary, coda_boundary="identity") for _ in range(2))
+    model.float()
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = model(TOKENS, TOKENS)
+    loss.backward()
+    for name, expected in gradients(precise).items():
+        found = model.get_parameter(name).grad
+        assert found is not None, name
+        assert torch.cosine_similarity(found.flatten(), expected.float().flatten(), dim=0) > 0.99, name  # bf16
+
+
+def test_the_benchmark_compares_the_cores_part_with_the_law(
+    benchmark: ModuleType, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tiny = "--width 32 --head_dim 16 --context 16 --batch 1 --split 1 1 1 --vocabulary 61 --repeats 1"
+    benchmark.main(tiny.split())
+    result = json.loads(capsys.readouterr().out)
+    assert result["core_time_ratio_by_law"] == (8 + 2 * 2) / (8 + 2 * 8)
+    assert result["core_saved_ratio"] == pytest.approx(2 / 8, rel=0.05)  # the first pass has no norm to keep
+    assert result["measured"]["(8,2)"]["step_s"] > result["measured"]["(8,2)"]["core_s"]
 
 
 def test_growing_passes_keep_the_trained_ones() -> None:

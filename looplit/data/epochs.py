@@ -1,0 +1,46 @@
+"""The place of a run in its epochs, where Lightning's own account of it loses one.
+
+Lightning (2.6) takes a checkpoint from the end of an epoch for one from its middle. Resumed under `max_steps`, it
+trains one batch of the next epoch and calls that epoch over; under `max_epochs`, it does not give the loader its place.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lightning.pytorch.loops.fit_loop import _FitLoop
+from lightning.pytorch.loops.loop import _Loop
+from lightning.pytorch.loops.progress import _ProcessedTracker, _ReadyCompletedTracker
+
+if TYPE_CHECKING:
+    from looplit.data.loader import ResumableLoader
+
+
+def set_place(loader: ResumableLoader, loop: _FitLoop) -> None:
+    """Puts a new loader after the epochs that are over, and the loop of a run that resumes there at the next one.
+
+    To be called while the loop asks for its loader, so before it reads its own counts.
+    """
+    states = loop._combined_loader_states_to_load  # given to the loader afterwards, if Lightning finds that it resumes
+    finished = _processed(loop.epoch_progress.current).processed
+    if finished:
+        loader.begin_after(finished)
+    if len(states) == 1 and states[0].get("batches_done", 0) >= loader.taken:
+        loader.load_state_dict(states[0])
+        loop._combined_loader_states_to_load = []
+        _end_epoch(loop)
+
+
+def _end_epoch(loop: _FitLoop) -> None:
+    this_epoch = _processed(loop.epoch_progress.current)
+    if this_epoch.processed < this_epoch.started:  # saved before the epoch's last step was counted
+        loop.epoch_loop._batches_that_stepped += 1
+    for progress in (loop.epoch_progress, loop.epoch_loop.batch_progress):
+        for counts in (_processed(progress.current), _processed(progress.total)):
+            counts.ready = counts.processed = counts.completed = counts.started
+    _Loop.restarting.fset(loop, False)  # type: ignore[attr-defined]  # of the loop and all within it
+
+
+def _processed(counts: _ReadyCompletedTracker) -> _ProcessedTracker:
+    assert isinstance(counts, _ProcessedTracker)
+    return counts
