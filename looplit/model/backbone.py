@@ -17,7 +17,7 @@ from looplit.errors import require
 from looplit.model.block import Block, rms_norm, rotary_tables
 from looplit.model.boundary import BoundaryOperator
 from looplit.model.config import BackboneConfig
-from looplit.model.initialization import initial_value
+from looplit.model.initialization import assign, initial_value
 from looplit.model.loss import Reduction, linear_cross_entropy, scaled_logits
 
 
@@ -59,6 +59,8 @@ class Backbone(nn.Module):
     """
 
     cores: nn.ModuleList
+    rotary_cos: Tensor
+    rotary_sin: Tensor
 
     def __init__(self, config: BackboneConfig, seed: int = 0) -> None:
         super().__init__()
@@ -78,13 +80,16 @@ class Backbone(nn.Module):
 
     @torch.no_grad()
     def initialize(self, seed: int) -> None:
-        """Sets every parameter to its `initial_value`, and the rotary tables. Does nothing on the meta device."""
-        device = self.head.weight.device
-        if device.type == "meta":
+        """Sets every parameter to its `initial_value`, and the rotary tables. Does nothing on the meta device.
+
+        A sharded model gets the same weights: a process draws one whole parameter at a time and keeps its part.
+        """
+        if self.head.weight.is_meta:
             return
-        self.rotary_cos, self.rotary_sin = rotary_tables(self.config.head_dim, self.config.context, device)
+        tables = rotary_tables(self.config.head_dim, self.config.context, torch.device("cpu"))  # alike on all devices
+        self.rotary_cos, self.rotary_sin = (table.to(self.rotary_cos) for table in tables)
         for name, parameter in self.named_parameters():
-            parameter.copy_(initial_value(name, parameter.shape, self.config, seed))
+            assign(parameter, initial_value(name, parameter.shape, self.config, seed))
 
     @property
     def tied(self) -> bool:

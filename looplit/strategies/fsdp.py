@@ -44,6 +44,14 @@ class Shardable(Protocol):
         """Modules to shard one by one, inner ones first; the last is the one whose forward all steps go through."""
 
 
+@runtime_checkable
+class Initializable(Protocol):
+    """What a LightningModule needs so that it can be built on the meta device: with it, no process builds it whole."""
+
+    def initialize_weights(self) -> None:
+        """Sets all weights and buffers, which have memory then and no values; parameters are sharded (`DTensor`)."""
+
+
 class LoopLitFSDP(ModelParallelStrategy):
     """Shards parameters, gradients and optimizer state over all processes, block by block (FSDP2).
 
@@ -51,6 +59,9 @@ class LoopLitFSDP(ModelParallelStrategy):
     `sharded_modules` (see `Shardable`), or one that shards itself in `configure_model`. The same modules, callbacks
     and data run on a single device and under DDP. Under `precision: bf16-mixed` weights are gathered and used in
     bf16, master weights, gradients and optimizer state are kept in fp32, and gradients are reduced in fp32.
+
+    A model built under `torch.device("meta")` (`Initializable`), as the command line builds LoopLit's, is sharded
+    before it has weights: at set-up no process holds more than its shards and one whole parameter.
 
     Checkpoints are folders that load on any number of processes; `python -m looplit consolidate` makes one file of
     them. A folder gets its name when it is complete: one that was cut short is called NAME.part.
@@ -124,6 +135,11 @@ class LoopLitFSDP(ModelParallelStrategy):
                 f"model = {type(model).__name__}: looplit_fsdp needs its `sharded_modules()`, inner modules first and "
                 "last the one whose forward every step goes through, or a `configure_model` that shards"
             )
+        meta = any(parameter.is_meta for parameter in model.parameters())
+        if meta and not isinstance(model, Initializable):
+            raise InputError(
+                f"model = {type(model).__name__}: built on the meta device, it needs an `initialize_weights()`"
+            )
         mixed = isinstance(self.precision_plugin, MixedPrecision)
         if mixed:
             precision = self.precision_plugin.precision
@@ -133,6 +149,7 @@ class LoopLitFSDP(ModelParallelStrategy):
             self._sharding_mesh(),
             torch.bfloat16 if mixed else None,
             self.activation_checkpointing,
+            model.initialize_weights if isinstance(model, Initializable) else None,
         )
 
     def _sharding_mesh(self) -> DeviceMesh:

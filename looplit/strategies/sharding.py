@@ -16,6 +16,7 @@ def shard(
     mesh: DeviceMesh,
     compute_dtype: torch.dtype | None = None,
     activation_checkpointing: bool = False,
+    initialize: Callable[[], None] | None = None,
 ) -> None:
     """Shards modules in place, each by its rows. A model that is sharded already stays as it is.
 
@@ -29,6 +30,8 @@ def shard(
         mesh: Processes that share the parameters; of two dimensions, the second shares and the first holds copies.
         compute_dtype: Of the gathered weights and of the products with them; default the parameters' own.
         activation_checkpointing: Whether inner modules keep only their input for the backward and run again there.
+        initialize: Fills weights and buffers of modules that were built on the meta device; called where each process
+            has memory for its shards.
     """
     *inner, root = modules
     if isinstance(root, FSDPModule):
@@ -45,6 +48,9 @@ def shard(
         if isinstance(module, nn.Embedding) and not isinstance(module, FSDPModule):
             fully_shard(module, mesh=mesh, mp_policy=precise).set_unshard_in_backward(False)  # a look-up needs none
     fully_shard(root, mesh=mesh, mp_policy=policy)
+    if initialize is not None and any(parameter.is_meta for parameter in root.parameters()):
+        root.to_empty(device=mesh.device_type)
+        initialize()
     for module in root.modules():
         if isinstance(module, FSDPModule):  # torch cannot accumulate around a dormant core that was never gathered
             module.unshard()

@@ -74,6 +74,37 @@ def test_more_processes_follow_the_same_trajectory(runs: dict[str, dict[str, Any
     assert runs[name]["counts"] == runs["plain"]["counts"]
 
 
+@pytest.mark.parametrize("processes", [1, 2, 3])
+def test_a_model_built_on_meta_starts_as_one_built_whole(runs: dict[str, dict[str, Any]], processes: int) -> None:
+    """Bit for bit, buffers too; 32 rows over 3 processes are uneven."""
+    alone = looplit.UntiedGrow(depth=3, width=32, heads=1, vocabulary=257, context=32, seed=5)
+    expected = {**dict(alone.named_parameters()), **dict(alone.named_buffers())}
+    started = runs[f"start_meta_{processes}"]["weights"]
+    assert started.keys() == expected.keys()
+    for name, value in expected.items():
+        assert torch.equal(value, started[name]), name
+    assert started["backbone.rotary_cos"].shape == (32, 16)
+    assert started["backbone.cores.3.0.mlp.up.weight"].any()
+
+
+def test_no_process_builds_the_whole_model(runs: dict[str, dict[str, Any]]) -> None:
+    """At most its shards and a block twice, which FSDP2 gathers into one piece of memory and then into parameters."""
+    model = looplit.UntiedGrow(depth=3, width=32, heads=1, vocabulary=257, context=32)
+    whole = sum(parameter.nbytes for parameter in model.parameters())
+    block = sum(parameter.nbytes for parameter in model.backbone.prelude.parameters())
+    tables = sum(buffer.nbytes for buffer in model.buffers())
+    for processes in (2, 3):
+        run = runs[f"start_meta_{processes}"]
+        assert run["own_bytes"] == pytest.approx(whole / processes, rel=0.05)
+        assert run["most_bytes"] < run["own_bytes"] + 2 * block + 3 * tables < whole
+    assert runs["start_cpu_2"]["most_bytes"] > whole
+
+
+def test_training_is_the_same_from_meta(runs: dict[str, dict[str, Any]]) -> None:
+    for name, of in (("fsdp_2_whole", "fsdp_2"), ("plain_meta", "plain")):
+        assert runs[name]["losses"] == runs[of]["losses"][:5]
+
+
 def test_copies_of_a_sharded_model_resume(runs: dict[str, dict[str, Any]]) -> None:
     assert runs["from_copies"]["losses"] == runs["two_times_two"]["losses"][-5:]
     assert equal(runs["from_copies"], runs["two_times_two"])
