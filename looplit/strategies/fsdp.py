@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import lightning as L
 import torch
@@ -52,6 +52,14 @@ class Initializable(Protocol):
         """Sets all weights and buffers, which have memory then and no values; parameters are sharded (`DTensor`)."""
 
 
+@runtime_checkable
+class Recomputable(Protocol):
+    """What a LightningModule needs for activation checkpointing."""
+
+    def checkpoint_activations(self, unit: Literal["block", "pass"]) -> None:
+        """Lets every `unit` keep only its input for the backward pass and run again there."""
+
+
 class LoopLitFSDP(ModelParallelStrategy):
     """Shards parameters, gradients and optimizer state over all processes, block by block (FSDP2).
 
@@ -71,8 +79,10 @@ class LoopLitFSDP(ModelParallelStrategy):
             weights are gathered within nodes only and nodes exchange gradients alone, for more memory per process.
         save_distributed_checkpoint: Whether each process writes its shards to a folder; otherwise the first process
             collects everything into a single file, as on a single device.
-        activation_checkpointing: Whether blocks keep only their input for the backward pass and run again there: a
-            third more compute for a fraction of the memory.
+        activation_checkpointing: "block" (or True): blocks keep only their input for the backward pass and run again
+            there, a third more compute for a fraction of the memory. "pass": so do the prelude, every pass and the
+            coda as wholes; the weights of one of them are then gathered together. The module needs
+            `checkpoint_activations` (`Recomputable`), which serves other strategies too.
         reduce_every_micro_batch: Whether gradients are reduced after every micro-batch of an accumulation. Off, they
             are reduced once per step, and each process holds whole fp32 gradients until then.
         process_group_backend: Default NCCL on GPUs, gloo on the CPU.
@@ -88,7 +98,7 @@ class LoopLitFSDP(ModelParallelStrategy):
         self,
         replicas: int = 1,
         save_distributed_checkpoint: bool = True,
-        activation_checkpointing: bool = False,
+        activation_checkpointing: bool | Literal["block", "pass"] = False,
         reduce_every_micro_batch: bool = False,
         process_group_backend: str | None = None,
         timeout_minutes: float = 30,
@@ -102,7 +112,9 @@ class LoopLitFSDP(ModelParallelStrategy):
             timeout=timedelta(minutes=timeout_minutes),
         )
         self.replicas = replicas
-        self.activation_checkpointing = activation_checkpointing
+        self.activation_checkpointing: Literal["block", "pass"] | None = (
+            "block" if activation_checkpointing is True else activation_checkpointing or None
+        )
         self.reduce_every_micro_batch = reduce_every_micro_batch
 
     # --- set-up
@@ -140,6 +152,12 @@ class LoopLitFSDP(ModelParallelStrategy):
             raise InputError(
                 f"model = {type(model).__name__}: built on the meta device, it needs an `initialize_weights()`"
             )
+        if self.activation_checkpointing is not None:
+            if not isinstance(model, Recomputable):
+                raise InputError(
+                    f"model = {type(model).__name__}: activation_checkpointing needs its `checkpoint_activations(unit)`"
+                )
+            model.checkpoint_activations(self.activation_checkpointing)
         mixed = isinstance(self.precision_plugin, MixedPrecision)
         if mixed:
             precision = self.precision_plugin.precision
@@ -148,7 +166,6 @@ class LoopLitFSDP(ModelParallelStrategy):
             model.sharded_modules(),
             self._sharding_mesh(),
             torch.bfloat16 if mixed else None,
-            self.activation_checkpointing,
             model.initialize_weights if isinstance(model, Initializable) else None,
         )
 

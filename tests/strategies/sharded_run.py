@@ -34,7 +34,7 @@ from torch.distributed.tensor.debug import CommDebugMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from looplit import UntiedGrow
+from looplit import LoopedLM, LoopGrow, UntiedGrow
 from looplit.callbacks import ModelGrowth
 from looplit.errors import RunStopped
 from looplit.strategies import LoopLitFSDP, shard
@@ -124,11 +124,14 @@ def train(
     precision: Any = "32-true",
     end: str | None = None,
     built_on: str = "cpu",
+    family: type[LoopedLM] = UntiedGrow,
+    **settings: Any,
 ) -> None:
     """One scenario: trains to step `stop` from a checkpoint, saves at steps and at the end, writes NAME.pt."""
     L.seed_everything(3, verbose=False)
     with torch.device(built_on):
-        model = UntiedGrow(depth=3, width=32, heads=1, vocabulary=257, context=CONTEXT, steps=STEPS, warmup_steps=3)
+        shape = {"depth": 3, "width": 32, "heads": 1, "vocabulary": 257, "context": CONTEXT, **settings}
+        model = family(**shape, steps=STEPS, warmup_steps=3)
     record = Record({step: folder / file for step, file in (saves or {}).items()})
     growth = ModelGrowth(passes=4, step=GROWTH, rewarm_steps=4)
     trainer = L.Trainer(
@@ -237,6 +240,7 @@ def main(folder: Path) -> None:
     torch.set_num_threads(1)
     run = partial(partial, train, folder)
     both = {BEFORE: "before", AFTER: "after"}
+    truncated: Any = {"split": (2, 2, 2), "trained_passes": 1, "stop": KILLED}
     one_file = partial(LoopLitFSDP, save_distributed_checkpoint=False)
     processes(
         1,
@@ -257,7 +261,12 @@ def main(folder: Path) -> None:
         run("at_after", one_file(), start="two_after", stop=AFTER, end="two_after.ckpt"),
         run("at_before", "looplit_fsdp", start="two_before", stop=BEFORE),
         run("reduced", LoopLitFSDP(reduce_every_micro_batch=True), stop=BEFORE),
-        run("recomputed", LoopLitFSDP(activation_checkpointing=True)),
+        run("recomputed_block", LoopLitFSDP(activation_checkpointing=True)),
+        run("recomputed_pass", LoopLitFSDP(activation_checkpointing="pass")),
+        *(
+            run(f"truncated_{unit}", LoopLitFSDP(activation_checkpointing=unit), family=LoopGrow, **truncated)
+            for unit in (False, "block", "pass")
+        ),
         run("mixed", "looplit_fsdp", precision="bf16-mixed"),
     )
     for file in both.values():

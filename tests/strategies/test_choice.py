@@ -155,6 +155,11 @@ def test_a_module_on_meta_needs_its_start(tmp_path: Path) -> None:
         fit(module, tmp_path, "looplit_fsdp")
 
 
+def test_a_module_says_how_it_runs_again(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"activation_checkpointing needs its `checkpoint_activations\(unit\)`"):
+        fit(Hooked(), tmp_path, LoopLitFSDP(activation_checkpointing=True))
+
+
 def test_a_module_without_the_hook_is_told_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"model = Foreign: looplit_fsdp needs its `sharded_modules\(\)`"):
         fit(Foreign(), tmp_path, "looplit_fsdp")

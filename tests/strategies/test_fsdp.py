@@ -190,9 +190,20 @@ def test_master_weights_gradients_and_state_stay_in_fp32_under_bf16(runs: dict[s
     assert runs["mixed"]["losses"] != pytest.approx(runs["plain"]["losses"], rel=1e-5)
 
 
-def test_recomputed_activations_change_nothing(runs: dict[str, dict[str, Any]]) -> None:
-    assert runs["recomputed"]["losses"] == runs["fsdp_2"]["losses"]
-    assert equal(runs["recomputed"], runs["fsdp_2"])
+@pytest.mark.parametrize(
+    ("name", "of"),
+    [
+        ("recomputed_block", "fsdp_2"),
+        ("recomputed_pass", "fsdp_2"),
+        ("truncated_block", "truncated_False"),
+        ("truncated_pass", "truncated_False"),
+    ],
+)
+def test_recomputed_activations_change_nothing(runs: dict[str, dict[str, Any]], name: str, of: str) -> None:
+    """Neither a bit of the weights nor a collective; tied and truncated, several blocks per stage, across growth."""
+    assert runs[name]["losses"] == runs[of]["losses"]
+    assert equal(runs[name], runs[of])
+    assert runs[name]["communication"] == runs[of]["communication"]
 
 
 @pytest.mark.parametrize(("step", "units"), [(3, UNITS_BEFORE), (12, UNITS)])
