@@ -84,7 +84,8 @@ class LoopLitFSDP(ModelParallelStrategy):
             coda as wholes; the weights of one of them are then gathered together. The module needs
             `checkpoint_activations` (`Recomputable`), which serves other strategies too.
         reduce_every_micro_batch: Whether gradients are reduced after every micro-batch of an accumulation. Off, they
-            are reduced once per step, and each process holds whole fp32 gradients until then.
+            are reduced once per step, and each process holds whole fp32 gradients until then. Replicas exchange
+            theirs once per step in any case.
         process_group_backend: Default NCCL on GPUs, gloo on the CPU.
         timeout_minutes: After which a process that waits for another gives up.
 
@@ -181,6 +182,7 @@ class LoopLitFSDP(ModelParallelStrategy):
         sharded = [module for module in self.model.modules() if isinstance(module, FSDPModule)]
         for module in sharded:
             module.set_requires_gradient_sync(self.reduce_every_micro_batch, recurse=False)
+            module.set_requires_all_reduce(False, recurse=False)  # between replicas
         yield
         for module in sharded:
             module.set_requires_gradient_sync(True, recurse=False)

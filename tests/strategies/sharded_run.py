@@ -276,6 +276,7 @@ def main(folder: Path) -> None:
         4,
         run("fsdp_4", "looplit_fsdp"),
         run("two_times_two", LoopLitFSDP(replicas=2), saves={AFTER: "copies_after"}),
+        run("copies_reduced", LoopLitFSDP(replicas=2, reduce_every_micro_batch=True)),
         run("from_copies", LoopLitFSDP(replicas=2), start="copies_after"),
         run("at_after_4", "looplit_fsdp", start="two_after", stop=AFTER, end="four_after"),
     )

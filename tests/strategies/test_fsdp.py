@@ -65,7 +65,7 @@ def test_one_process_is_the_single_device_bit_for_bit(runs: dict[str, dict[str, 
     assert runs["fsdp_1"]["sharded"] == len(runs["plain"]["weights"])
 
 
-@pytest.mark.parametrize("name", ["fsdp_2", "fsdp_4", "two_times_two", "ddp_2"])
+@pytest.mark.parametrize("name", ["fsdp_2", "fsdp_4", "two_times_two", "copies_reduced", "ddp_2"])
 def test_more_processes_follow_the_same_trajectory(runs: dict[str, dict[str, Any]], name: str) -> None:
     """Across growth, with accumulation and clipping. Gradients are summed in another order: fp32 rounding, 1.2e-7
     of the value, that 20 steps carry on."""
@@ -228,6 +228,18 @@ def test_collectives_of_a_step_are_those_that_are_needed(
 def test_reducing_after_every_micro_batch_is_a_choice(runs: dict[str, dict[str, Any]]) -> None:
     assert runs["reduced"]["communication"][3]["_reduce_scatter_base_"] == 2 * UNITS_BEFORE
     assert runs["reduced"]["losses"] == pytest.approx(runs["plain"]["losses"][:5], rel=1e-6)
+
+
+@pytest.mark.parametrize(("name", "reductions"), [("two_times_two", 1), ("copies_reduced", 2)])
+def test_copies_exchange_gradients_once_per_step(runs: dict[str, dict[str, Any]], name: str, reductions: int) -> None:
+    counts = runs[name]["communication"][12]
+    config = dataclasses.replace(FAMILIES["untied_grow"].backbone(3), width=32, heads=1, vocabulary=257)
+    by_formula = {
+        part.kind: part.number
+        for part in sharded_step(config, 4, 4, 2, replicas=2, reduce_every_micro_batch=reductions == 2)
+    }
+    assert counts["_reduce_scatter_base_"] == by_formula["reduce gradients"] == reductions * UNITS
+    assert counts["allreduce_"] == by_formula["exchange gradients between copies"] == UNITS
 
 
 def test_consolidated_checkpoints_open_in_a_notebook(folder: Path, runs: dict[str, dict[str, Any]]) -> None:
