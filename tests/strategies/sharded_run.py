@@ -17,7 +17,7 @@ import time
 import traceback
 import warnings
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from looplit import LoopedLM, LoopGrow, UntiedGrow
-from looplit.callbacks import ModelGrowth
+from looplit.callbacks import ModelGrowth, RandomRecurrence
 from looplit.errors import RunStopped
 from looplit.strategies import LoopLitFSDP, shard
 from looplit.strategies.commands import consolidate_main
@@ -125,6 +125,7 @@ def train(
     end: str | None = None,
     built_on: str = "cpu",
     family: type[LoopedLM] = UntiedGrow,
+    callbacks: Sequence[Callback] = (),
     **settings: Any,
 ) -> None:
     """One scenario: trains to step `stop` from a checkpoint, saves at steps and at the end, writes NAME.pt."""
@@ -137,7 +138,7 @@ def train(
     trainer = L.Trainer(
         accelerator="cpu", devices=int(os.environ["WORLD_SIZE"]) // nodes, num_nodes=nodes, strategy=strategy,
         precision=precision, max_steps=stop, accumulate_grad_batches=ACCUMULATION, gradient_clip_val=0.5,
-        callbacks=[growth, record, *([KillLastProcess()] if killed else [])],
+        callbacks=[growth, record, *callbacks, *([KillLastProcess()] if killed else [])],
         logger=False, enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
         use_distributed_sampler=False, default_root_dir=folder,
     )  # fmt: skip
@@ -241,11 +242,13 @@ def main(folder: Path) -> None:
     run = partial(partial, train, folder)
     both = {BEFORE: "before", AFTER: "after"}
     truncated: Any = {"split": (2, 2, 2), "trained_passes": 1, "stop": KILLED}
+    drawn: Any = {"family": LoopGrow, "callbacks": [RandomRecurrence([2, 3, 4, 5, 6], evaluate_at=4, seed=1)]}
     one_file = partial(LoopLitFSDP, save_distributed_checkpoint=False)
     processes(
         1,
         run("plain", saves={step: f"plain_{file}.ckpt" for step, file in both.items()}),
         run("fsdp_1", "looplit_fsdp", built_on="meta"),
+        run("plain_drawn", **drawn),
         run("plain_meta", built_on="meta", stop=BEFORE),
         partial(start, folder),
     )
@@ -260,6 +263,7 @@ def main(folder: Path) -> None:
         *(run(f"two_from_plain_{file}", "looplit_fsdp", start=f"plain_{file}.ckpt") for file in both.values()),
         run("at_after", one_file(), start="two_after", stop=AFTER, end="two_after.ckpt"),
         run("at_before", "looplit_fsdp", start="two_before", stop=BEFORE),
+        run("drawn_2", "looplit_fsdp", **drawn),
         run("reduced", LoopLitFSDP(reduce_every_micro_batch=True), stop=BEFORE),
         run("recomputed_block", LoopLitFSDP(activation_checkpointing=True)),
         run("recomputed_pass", LoopLitFSDP(activation_checkpointing="pass")),
