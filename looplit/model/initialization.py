@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+from torch.distributed.tensor import DTensor, distribute_tensor
 
 from looplit.model.config import BackboneConfig
 
@@ -33,6 +34,13 @@ def initial_value(name: str, shape: Sequence[int], config: BackboneConfig, seed:
     scale = config.branch_init_scale if name.endswith(_ENDS_A_BRANCH) else config.uniform_init_scale
     bound = scale * shape[-1] ** -0.5
     return start.uniform_(-bound, bound, generator=generator) if bound else start  # else -0.0
+
+
+def assign(parameter: Tensor, value: Tensor) -> None:
+    """Sets a parameter to its whole value; of a sharded one, a process keeps its part. Nothing is communicated."""
+    if isinstance(parameter, DTensor):
+        value = distribute_tensor(value, parameter.device_mesh, parameter.placements, src_data_rank=None)
+    parameter.copy_(value)
 
 
 def _seed_of(name: str, seed: int) -> int:

@@ -1,4 +1,4 @@
-"""Two processes read the lens and other passes under DDP and FSDP2: run by test_effective_depth.py.
+"""Two processes read the lens and other passes under DDP and looplit_fsdp: run by test_effective_depth.py.
 
 Usage: depth_run.py OUT.json
 """
@@ -13,15 +13,11 @@ import lightning as L
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
 from torch.utils.data import DataLoader
 
 import looplit
+import looplit.strategies  # registers looplit_fsdp
 from looplit.callbacks import EffectiveDepth, TestTimePasses
-from looplit.eval.lens import lens
-from looplit.eval.passes import loss_at_passes
-from looplit.eval.sample import split_sample
 
 TOKENS = 7 * 16  # an odd number of rows for two processes
 
@@ -39,10 +35,10 @@ def windows() -> Tensor:
     return torch.randint(0, 64, (9, 17), generator=torch.Generator().manual_seed(3))
 
 
-def validate(devices: int) -> tuple[EffectiveDepth, TestTimePasses]:
+def validate(devices: int, strategy: str = "auto") -> tuple[EffectiveDepth, TestTimePasses]:
     depth, passes = EffectiveDepth(tokens=TOKENS, threshold=0.5), TestTimePasses([1, 2, 4], tokens=TOKENS)
     trainer = L.Trainer(
-        accelerator="cpu", devices=devices, strategy="ddp" if devices > 1 else "auto", callbacks=[depth, passes],
+        accelerator="cpu", devices=devices, strategy=strategy, callbacks=[depth, passes],
         logger=False, enable_progress_bar=False, enable_model_summary=False, use_distributed_sampler=False,
     )  # fmt: skip
     trainer.validate(model(), DataLoader(windows(), batch_size=4), verbose=False)  # type: ignore[arg-type]
@@ -50,26 +46,12 @@ def validate(devices: int) -> tuple[EffectiveDepth, TestTimePasses]:
 
 
 def main(out: Path) -> None:
-    depth, passes = validate(2)
-    assert depth.result is not None
-    assert passes.result is not None
-    answer = {"ddp": {"lens": depth.result.to_dict(), "passes": passes.result.to_dict()}}
-
-    backbone = model().backbone
-    mesh = init_device_mesh("cpu", (2,))
-    for block in backbone.blocks():
-        fully_shard(block, mesh=mesh)
-    fully_shard(backbone, mesh=mesh)
-    rows = windows()[:7]
-    batches = split_sample(rows[:, :-1], rows[:, 1:], 4, rank=dist.get_rank(), world_size=2)
-
-    def reduce(sums: Tensor) -> Tensor:
-        dist.all_reduce(sums)
-        return sums
-
-    read = lens(backbone, batches, threshold=0.5, reduce=reduce)
-    other = loss_at_passes(backbone, batches, [1, 2, 4], reduce=reduce)
-    answer["fsdp2"] = {"lens": read.to_dict(), "passes": other.to_dict()}
+    answer = {}
+    for strategy in ("ddp", "looplit_fsdp"):
+        depth, passes = validate(2, strategy)
+        assert depth.result is not None
+        assert passes.result is not None
+        answer[strategy] = {"lens": depth.result.to_dict(), "passes": passes.result.to_dict()}
     if dist.get_rank() == 0:
         out.write_text(json.dumps(answer))
     dist.barrier()

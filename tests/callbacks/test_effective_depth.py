@@ -125,7 +125,7 @@ def test_two_processes_read_what_one_reads(tmp_path: Path) -> None:
     one = {"lens": depth.result.to_dict(), "passes": passes.result.to_dict()}
     assert one["lens"]["tokens"] == 7 * 16
     assert one["lens"]["blocks"][0]["kl"] > 0.1
-    for strategy in ("ddp", "fsdp2"):
+    for strategy in ("ddp", "looplit_fsdp"):
         compared = {name: _lists_apart(part) for name, part in two[strategy].items()}
         assert compared == {name: approximately(_lists_apart(part)) for name, part in one.items()}, strategy
 
