@@ -39,6 +39,7 @@ def check_rows(
     labels: Sequence[str] | None = None,
     positive: Iterable[str] = (),
     what: str = "loss",
+    distinct: bool = True,
 ) -> Rows:
     """The observations as sorted arrays.
 
@@ -48,6 +49,7 @@ def check_rows(
         labels: Name of each row in messages; "row 1", "row 2" … by default.
         positive: Names of columns that must be above zero; `what` for the observations.
         what: Word for the observations.
+        distinct: Whether to refuse a row that occurs twice. Results of fits may well agree, where measurements do not.
 
     Raises:
         InputError: Lengths differ; a value is not finite or not positive; a row occurs twice. Names the rows.
@@ -65,7 +67,7 @@ def check_rows(
     order = np.lexsort([values[what], *reversed(list(arrays.values()))]).tolist()
     rows = Rows({name: column[order] for name, column in arrays.items()}, values[what][order],
                 tuple(names[i] for i in order))  # fmt: skip
-    return replace(rows, warnings=_repeats(rows))
+    return replace(rows, warnings=_repeats(rows, distinct))
 
 
 def _refuse(wrong: Any, name: str, column: Array, labels: Sequence[str], rule: str) -> None:
@@ -74,8 +76,8 @@ def _refuse(wrong: Any, name: str, column: Array, labels: Sequence[str], rule: s
         raise InputError(f"{name} = {column[wrong][0]} in {rows}: {rule}")
 
 
-def _repeats(rows: Rows) -> tuple[str, ...]:
-    """A warning on rows with equal inputs; refuses rows that are equal altogether."""
+def _repeats(rows: Rows, distinct: bool) -> tuple[str, ...]:
+    """A warning on rows with equal inputs; refuses rows that are equal altogether, if they must be `distinct`."""
     pairs = [
         (first, first + 1)
         for first in range(len(rows) - 1)
@@ -83,7 +85,12 @@ def _repeats(rows: Rows) -> tuple[str, ...]:
     ]
     for first, second in pairs:
         same = rows.observed[first] == rows.observed[second]
-        require(not same, "rows", f"{rows.labels[first]}, {rows.labels[second]}", "are the same measurement twice")
+        require(
+            not (same and distinct),
+            "rows",
+            f"{rows.labels[first]}, {rows.labels[second]}",
+            "are the same measurement twice",
+        )
     if not pairs:
         return ()
     named = ", ".join(f"{rows.labels[first]} and {rows.labels[second]}" for first, second in pairs)

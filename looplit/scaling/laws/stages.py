@@ -19,13 +19,19 @@ def sweep_rows(x: ArrayLike, loss: ArrayLike, labels: Sequence[str] | None = Non
     return check_rows({"x": x}, loss, labels, positive=("x", "loss") if x_space == "log" else ("loss",))
 
 
-def drift(sizes: ArrayLike, optima: ArrayLike, labels: Sequence[str] | None = None, size_unit: str = "N") -> Fit:
+def drift(
+    sizes: ArrayLike,
+    optima: ArrayLike,
+    labels: Sequence[str] | None = None,
+    size_unit: str = "N",
+    unit: str = "unit of the swept value",
+) -> Fit:
     """log x* = a + b·log size: the drift exponent b (Eq. 13, negative where x* falls), its error, and p of b = 0.
 
     With compute as size it is the scale-shift test of Table 7.
     """
-    rows = check_rows({"x": sizes}, optima, labels, positive=("x", "optimum"), what="optimum")
-    return fit_line(rows, "log", "log", {"x": size_unit, "output": "optimum of the swept value"})
+    rows = check_rows({"x": sizes}, optima, labels, positive=("x", "optimum"), what="optimum", distinct=False)
+    return fit_line(rows, "log", "log", {"x": size_unit, "output": f"optimum, {unit}"})
 
 
 def affine_growth(fixed: ArrayLike, grown: ArrayLike, labels: Sequence[str] | None = None) -> Fit:
@@ -36,7 +42,7 @@ def affine_growth(fixed: ArrayLike, grown: ArrayLike, labels: Sequence[str] | No
         grown: The same at the fitted transition.
         labels: Name of each row.
     """
-    rows = check_rows({"x": fixed}, grown, labels, positive=("x", "TPP"), what="TPP")
+    rows = check_rows({"x": fixed}, grown, labels, positive=("x", "TPP"), what="TPP", distinct=False)
     unit = "tokens per initial stored parameter"
     return fit_line(rows, units={"x": unit + " without growth", "output": unit + " at the fitted transition"})
 

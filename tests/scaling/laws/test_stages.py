@@ -83,7 +83,7 @@ def test_three_points_have_no_error_and_say_so() -> None:
     fit = fit_parabola(sweep_rows([1.0, 2.0, 4.0], [3.1, 3.0, 3.2]))
     assert fit.parameter("vertex").standard_error is None
     assert any("no standard error" in warning for warning in fit.warnings)
-    with pytest.raises(InputError, match="do not tell"):
+    with pytest.raises(InputError, match="points = 2: .* 3 parameters"):
         fit_parabola(sweep_rows([1.0, 2.0, 2.0], [3.1, 3.0, 3.2]))
 
 
@@ -151,3 +151,10 @@ def test_curves_load_and_predict_alike(tmp_path) -> None:
 def test_proportion() -> None:
     x = np.array([0.1, 0.2, 0.4])
     assert fit_proportion(check_rows({"x": x}, 0.869 * x))["r"] == pytest.approx(0.869)
+
+
+def test_optima_that_agree_are_no_repeats() -> None:
+    """Three sweeps, two of them with the same optimum at the same size: results of fits, not one row twice."""
+    law = affine_growth([5.0, 5.0, 7.0], [4.6, 4.6, 6.4])
+    assert law["b"] == pytest.approx(0.9)
+    assert drift([1e8, 1e8, 2e8], [6.0, 6.0, 3.0])["b"] == pytest.approx(-1)
