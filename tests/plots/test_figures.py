@@ -109,7 +109,7 @@ def test_sweeps_mark_bracketed_optima_only() -> None:
         "inside": fit_parabola(sweep_rows(x, 3 * np.exp(0.02 * np.log(x / 5) ** 2))),
         "falling": fit_parabola(sweep_rows(x, 3 * np.exp(0.02 * np.log(x / 50) ** 2))),
     }
-    figure = sweeps_figure({"vanilla": fits}, "tokens_per_parameter")
+    figure = sweeps_figure({"vanilla": fits})
     stars = [line for line in figure.axes[0].lines if line.get_marker() == "*"]
     assert [float(star.get_xdata()[0]) for star in stars] == pytest.approx([5.0])
 

@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from looplit.arguments import quantity
 from looplit.errors import require
 from looplit.scaling.laws.answers.base import (
     Answer,
@@ -19,7 +20,7 @@ from looplit.scaling.laws.answers.base import (
 )
 from looplit.scaling.laws.fit import LEVEL
 from looplit.scaling.laws.forecast import GPT3_CORE, CoreForecast, fit_forecast, task_points
-from looplit.scaling.laws.results import Result, grouped, split_held_out
+from looplit.scaling.laws.results import Result, grouped, split_held_out, unit_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -29,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `laws forecast`."""
     common_arguments(parser)
     parser.add_argument("--series", default="family", help="column that tells the series apart: family, corpus …")
-    parser.add_argument("--at", type=float, nargs="+", default=[], metavar="C", help="forecast CORE at these FLOPs")
+    parser.add_argument("--at", type=quantity, nargs="+", default=[], metavar="C", help="forecast CORE at these FLOPs")
     parser.add_argument("--target", type=float, nargs="+", default=[], metavar="CORE",
                         help="compute that these scores need, beside those of GPT-3")  # fmt: skip
     parser.add_argument("--tasks", nargs="+", help="tasks that carry the forecast (default: the study's filter)")
@@ -47,7 +48,8 @@ def answer(args: argparse.Namespace) -> Answer:
     held = [_against(fitted, run, args.series) for run in kept_out]
     payload = {
         "series": args.series,
-        "compute": {"column": "training_flops", "unit": "training FLOPs"},
+        "compute": {"column": "training_flops", "unit": unit_of("training_flops")},
+        "core": {"column": "core_metric", "unit": unit_of("core_metric")},
         "bootstrap": {"draws": args.bootstrap, "seed": args.seed, "level": LEVEL},
         "tasks": list(fitted.accuracy),
         "fits": fitted.to_dict(draws=False),
@@ -99,12 +101,13 @@ def _text(payload: Mapping[str, Any], fitted: CoreForecast) -> str:
     series = list(fitted.nll)
     task = payload["tasks"][0]
     parts = [
-        f"CORE from {len(payload['tasks'])} tasks: compute → answer NLL → centered accuracy → CORE, "
-        f"r = {fitted.conversion['r']:.4f}",
+        f"CORE from {len(payload['tasks'])} tasks: compute → answer NLL → centered accuracy → CORE",
         f"for each series and task, {task} of {series[0]} for example:",
         described(fitted.nll[series[0]][task]),
         f"for each task, {task} for example:",
         described(fitted.accuracy[task]),
+        f"from the tasks to CORE, r = {fitted.conversion['r']:.4f}:",
+        described(fitted.conversion),
         *_warned(payload["fits"]),
         "",
         "Training FLOPs that a CORE score needs (– where the forecast never reaches it)",
