@@ -11,6 +11,7 @@ from looplit.arguments import CommandParser, quantity
 from looplit.errors import require
 from looplit.scaling.loops.law import NREC, PUBLISHED, LoopLaw
 from looplit.scaling.loops.optimum import Setting, Worth, best_trained_passes, full_backpropagation, worth
+from looplit.wording import counted
 
 SUBCOMMANDS = {
     "optimum": "the best setting at given passes, loop compute, size or training compute",
@@ -175,7 +176,7 @@ def worth_card(payload: dict[str, Any], nrec: float, law: LoopLaw) -> str:
          f"needed at the loss of the best model without loops, with {saved:.1%} fewer parameters"),
     ]  # fmt: skip
     return "\n".join([
-        f"({t}, {b}): {t} passes, the last {b} trained; N_rec/N = {nrec:g}; by {source}, compute 6·N_comp·D",
+        f"({t}, {b}): {counted(t, 'pass')}, the last {b} trained; N_rec/N = {nrec:g}; by {source}, compute 6·N_comp·D",
         *(f"  {name:<32}{value:>7}  {meaning}" for name, value, meaning in lines),
         f"  if T = {t} is prescribed: {prescribed} at equal loss",
         f"  if T can be chosen too: {chosen}",
