@@ -73,9 +73,7 @@ def passes_main(argv: list[str]) -> int:
         result = loss_at_passes(model.backbone, _batches(path, model, args), args.passes)
         rows.append({**_run(path, model), **result.to_dict()})
         results[model.family.name if len(args.ckpt_path) == 1 else str(path)] = result
-        print(
-            f"{path}: {model.family.name} trained at {counted(result.trained, 'pass')}, {counted(result.tokens, 'token')}"
-        )
+        print(f"{path}: {model.family.name} trained at {counted(result.trained, 'pass')}, {result.tokens:,} tokens")
         print(_passes_table(result))
     _write_json(args, rows)
     if args.plot:

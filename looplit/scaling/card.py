@@ -31,7 +31,8 @@ def run_card(run: Run) -> str:
     rows += [
         ("learning rates", f"matrix {plan['learning_rate']:.6g}, embedding {plan['embedding_lr']:.6g}, "
                            f"head {plan['head_lr']:.6g} ({run.optimizer} on the matrices)"),
-        ("schedule", f"{counted(tuned.warmup_steps, 'warmup step')}, decay over the last {tuned.warmdown_ratio:g} of the run"),
+        ("schedule", f"{counted(tuned.warmup_steps, 'warmup step')}, "
+                     f"decay over the last {tuned.warmdown_ratio:g} of the run"),
         ("weight decay", f"{tuned.weight_decay:g}"),
         ("AdamW", f"betas {tuned.betas[0]:g} and {tuned.betas[1]:g}, eps {tuned.eps:g}"),
         ("multipliers", f"residual {tuned.residual_multiplier:g}, output {tuned.output_multiplier:g}{_injection(run)}"),

@@ -203,9 +203,8 @@ def _header(run: Run) -> list[str]:
         f"{run.tokens_per_parameter:.3g} per parameter of the initial {plan['initial_parameters']:,}.",
     ]
     if run.epochs is not None:
-        lines.append(
-            f"{counted(run.epochs, 'epoch')} of {counted(run.steps_per_epoch, 'step')} over {run.pool_tokens:,} unique tokens."
-        )
+        epochs, steps = counted(run.epochs, "epoch"), counted(run.steps_per_epoch, "step")
+        lines.append(f"{epochs} of {steps} over {run.pool_tokens:,} unique tokens.")
     for index, growth in enumerate(run.recurrence.growths):
         fraction = plan["growth_fraction"]
         rho = fraction[index] if isinstance(fraction, list) else fraction

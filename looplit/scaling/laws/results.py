@@ -232,7 +232,8 @@ def grouped(runs: Sequence[Result], by: str = "family") -> dict[str, list[Result
     groups: dict[str, list[Result]] = {}
     for run in runs:
         key = run.labels.get(by) or (f"{run.values[by]:g}" if by in run.values else None)
-        require(key is not None, by, run.name, f"the run has no {by!r} to group by")
+        known = ", ".join(name for name in sorted({*run.labels, *run.values}) if ":" not in name)
+        require(key is not None, "column", by, f"{run.name} has no {by!r} to group by; it has {known}")
         groups.setdefault(str(key), []).append(run)
     return groups
 
@@ -254,8 +255,8 @@ def split_held_out(runs: Sequence[Result], held_out: Sequence[str]) -> tuple[lis
     Raises:
         InputError: A name matches no run.
     """
-    names = {f"{run.family}:{run.values['depth']:g}" for run in runs if "depth" in run.values}
+    names = dict.fromkeys(f"{run.family}:{run.values['depth']:g}" for run in runs if "depth" in run.values)
     for name in held_out:
-        require(name in names, "held_out", name, f"no such run; there are {', '.join(sorted(names))}")
+        require(name in names, "held_out", name, f"no such run; there are {', '.join(names)}")
     inside = [run for run in runs if f"{run.family}:{run.values.get('depth', 0):g}" not in held_out]
     return inside, [run for run in runs if run not in inside]

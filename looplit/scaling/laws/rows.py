@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -78,22 +79,17 @@ def _refuse(wrong: Any, name: str, column: Array, labels: Sequence[str], rule: s
 
 def _repeats(rows: Rows, distinct: bool) -> tuple[str, ...]:
     """A warning on rows with equal inputs; refuses rows that are equal altogether, if they must be `distinct`."""
-    pairs = [
-        (first, first + 1)
-        for first in range(len(rows) - 1)
-        if all(column[first] == column[first + 1] for column in rows.columns.values())
-    ]
-    for first, second in pairs:
+    groups: dict[tuple[float, ...], list[int]] = {}
+    for row, inputs in enumerate(zip(*(column.tolist() for column in rows.columns.values()), strict=True)):
+        groups.setdefault(inputs, []).append(row)
+    replicates = [group for group in groups.values() if len(group) > 1]
+    for first, second in (pair for group in replicates for pair in itertools.pairwise(group)):
         same = rows.observed[first] == rows.observed[second]
-        require(
-            not (same and distinct),
-            "rows",
-            f"{rows.labels[first]}, {rows.labels[second]}",
-            "are the same measurement twice",
-        )
-    if not pairs:
+        rule = "are the same measurement twice"
+        require(not (same and distinct), "rows", f"{rows.labels[first]}, {rows.labels[second]}", rule)
+    if not replicates:
         return ()
-    named = ", ".join(f"{rows.labels[first]} and {rows.labels[second]}" for first, second in pairs)
+    named = "; ".join(" and ".join(rows.labels[row] for row in group) for group in replicates)
     return (f"replicates at equal inputs, each counted as a point: {named}",)
 
 

@@ -93,6 +93,8 @@ def test_forecast(evaluated: str, capsys: pytest.CaptureFixture[str], tmp_path: 
     assert payload["held_out"][0]["error"] == pytest.approx(0, abs=1e-4)
     assert payload["fits"]["conversion"]["parameters"][0]["value"] == pytest.approx(0.9)
     assert "vanilla / untied_grow" in text
+    assert payload["needed"]["GPT-3 175B"]["extrapolated"] == {"vanilla": True, "untied_grow": True}
+    assert f"{payload['needed']['GPT-3 175B']['compute']['vanilla']:.3g}*" in text
     assert (tmp_path / "core.png").stat().st_size > 1000
 
 
@@ -332,6 +334,11 @@ def test_replicates_do_not_make_up_for_rungs(tmp_path: Path) -> None:
         (["forecast", "--at", "a lot"], "'a lot' is no positive number such as 240M"),
         (["recurrence", "--budgets", "-1"], "'-1' is no positive number|expected at least one argument"),
         (["recurrence", "--at", "nan"], "'nan' is no positive number"),
+        (["forecast", "--target", "nan"], "'nan' is no positive number"),
+        (["forecast", "--series", "corpus"], "column = 'corpus': vanilla d6 .* it has core_loss, core_metric, depth"),
+        (["ladder", "--where", "family"], "where = 'family': must be COLUMN=VALUE with one of the columns core_loss"),
+        (["ladder", "--where", "corpus=web"], "where = 'corpus=web': must be COLUMN=VALUE"),
+        (["ladder", "--held_out", "vanilla"], "there are vanilla:6, vanilla:8, vanilla:10"),
         (["residuals", "--reference", "loop_2"], "needs two runs evaluated on a, as vanilla, untied_grow has"),
         (["forecast", "--tasks", "d"], "tasks = 'd': vanilla was evaluated on a, b, c"),
         (["ladder", "--score", "warmth"], "score = 'warmth': no run of vanilla has it; there are centered:a"),
@@ -340,3 +347,35 @@ def test_replicates_do_not_make_up_for_rungs(tmp_path: Path) -> None:
 def test_messages_say_what_there_is(evaluated: str, argv: list[str], message: str) -> None:
     with pytest.raises(InputError, match=message):
         laws_main([argv[0], evaluated, *argv[1:]])
+
+
+def test_two_pass_counts_have_no_cut_but_the_rest(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    rows = [
+        {"family": "loop", "depth": depth, "passes": passes, "weight_decay": 0.8,
+         "training_flops": 1e17 * depth * passes, "final_val_loss": 3.6 - 0.02 * depth - 0.1 * np.log(passes)}
+        for depth in (6, 8, 10)
+        for passes in (1, 4)
+    ]  # fmt: skip
+    payload, text = answer(capsys, "recurrence", write(tmp_path / "t.csv", rows), "--plot", str(tmp_path / "r.svg"))
+    assert payload["cuts"] == []
+    assert "at least three must share a range of compute" in payload["not_identified"]["cuts"]
+    assert payload["marginal_gain"]["6"]["4"] == pytest.approx(-0.1 * np.log(4))
+    assert "cuts: not identified (ladders = 2" in text
+
+
+def test_sweeps_are_told_apart_by_any_column_and_leave_zero_out(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    rows = [
+        {"family": "loop", "depth": 8, "passes": passes, "weight_decay": decay,
+         "final_val_loss": 3 + np.log((decay or 0.01) / 0.1 / passes) ** 2}
+        for passes in (1, 2)
+        for decay in (0, 0.05, 0.1, 0.2, 0.4)
+    ]  # fmt: skip
+    argv = ["vertex", write(tmp_path / "t.csv", rows), "--x", "weight_decay", "--group", "depth", "passes", "--json"]
+    assert laws_main(argv) == 0
+    out, err = capsys.readouterr()
+    sweeps = json.loads(out)["families"]["loop"]["sweeps"]
+    assert [sweep["optimum"] for sweep in sweeps.values()] == pytest.approx([0.1, 0.2], rel=0.1)
+    assert list(sweeps) == ["depth 8 passes 1", "depth 8 passes 2"]
+    assert "left out, weight_decay is 0, and read in logs: loop d8 (line 2), loop d8 (line 7)" in err

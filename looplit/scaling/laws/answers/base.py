@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from looplit.arguments import natural
 from looplit.errors import InputError, require
@@ -14,6 +14,9 @@ from looplit.scaling.laws.results import Result, grouped, having, read_results, 
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+
+T = TypeVar("T")
 
 
 class Answer(NamedTuple):
@@ -49,7 +52,10 @@ def chosen_runs(args: argparse.Namespace, *keys: str) -> list[Result]:
     runs, repeats = without_repeats(read_results(args.runs))
     note_left_out([run.name for run in repeats], "the same run and result as one before")
     for condition in args.where:
-        name, _, wanted = condition.partition("=")
+        name, equals, wanted = condition.partition("=")
+        known = sorted({key for run in runs for key in (*run.labels, *run.values) if ":" not in key})
+        require(bool(equals) and name in known, "where", condition,
+                f"must be COLUMN=VALUE with one of the columns {', '.join(known)}")  # fmt: skip
         groups = grouped([run for run in runs if name in run.labels or name in run.values], name)
         for value in wanted.split(","):
             require(value in groups, "where", condition, f"no run has {name} {value}; there are {', '.join(groups)}")
@@ -59,9 +65,7 @@ def chosen_runs(args: argparse.Namespace, *keys: str) -> list[Result]:
     return kept
 
 
-def attempted(
-    name: str, fit: Callable[[], dict[str, Any] | None], not_identified: dict[str, str]
-) -> dict[str, Any] | None:
+def attempted(name: str, fit: Callable[[], T], not_identified: dict[str, str]) -> T | None:
     """What `fit` gives, or None where the data refuse it, with the reason under its name in `not_identified`.
 
     For laws beside the one that was asked for, whose refusal must not take that answer with it.

@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     common_arguments(parser)
     parser.add_argument("--series", default="family", help="column that tells the series apart: family, corpus …")
     parser.add_argument("--at", type=quantity, nargs="+", default=[], metavar="C", help="forecast CORE at these FLOPs")
-    parser.add_argument("--target", type=float, nargs="+", default=[], metavar="CORE",
+    parser.add_argument("--target", type=quantity, nargs="+", default=[], metavar="CORE",
                         help="compute that these scores need, beside those of GPT-3")  # fmt: skip
     parser.add_argument("--tasks", nargs="+", help="tasks that carry the forecast (default: the study's filter)")
     parser.add_argument("--held_out", nargs="+", default=[], metavar="FAMILY:DEPTH",
@@ -53,9 +53,12 @@ def answer(args: argparse.Namespace) -> Answer:
         "bootstrap": {"draws": args.bootstrap, "seed": args.seed, "level": LEVEL},
         "tasks": list(fitted.accuracy),
         "fits": fitted.to_dict(draws=False),
-        "at": [_at(fitted, name, spend, max(points[name].compute)) for spend in args.at for name in points],
-        "needed": {name: {"core": scores[name], "compute": needed}
-                   for name, needed in fitted.crossings(scores).items()},
+        "at": [_at(fitted, name, spend) for spend in args.at for name in points],
+        "needed": {
+            name: {"core": scores[name], "compute": needed}
+            | {"extrapolated": {one: _beyond(fitted, one, spend) for one, spend in needed.items() if spend}}
+            for name, needed in fitted.crossings(scores).items()
+        },
         "held_out": held,
     }  # fmt: skip
 
@@ -71,13 +74,19 @@ def _interval(fitted: CoreForecast, series: str, compute: float) -> list[float] 
     return [float(end) for end in fitted.interval(series, compute)] if fitted.conversion.draws else None
 
 
-def _at(fitted: CoreForecast, series: str, compute: float, largest: float) -> dict[str, Any]:
+def _beyond(fitted: CoreForecast, series: str, compute: float) -> bool:
+    """Whether the forecast at `compute` lies outside the series' measured ladder."""
+    measured = next(iter(fitted.nll[series].values())).columns["compute"]
+    return not min(measured) <= compute <= max(measured)
+
+
+def _at(fitted: CoreForecast, series: str, compute: float) -> dict[str, Any]:
     return {
         "series": series,
         "compute": compute,
         "core": float(fitted.score(series, compute)),
         "interval": _interval(fitted, series, compute),
-        "extrapolated": compute > largest,
+        "extrapolated": _beyond(fitted, series, compute),
     }
 
 
@@ -110,7 +119,7 @@ def _text(payload: Mapping[str, Any], fitted: CoreForecast) -> str:
         described(fitted.conversion),
         *_warned(payload["fits"]),
         "",
-        "Training FLOPs that a CORE score needs (– where the forecast never reaches it)",
+        "Training FLOPs that a CORE score needs (* outside the measured ladder, – where the forecast never reaches it)",
         _needed_table(payload["needed"], series),
     ]
     if payload["at"]:
@@ -119,7 +128,7 @@ def _text(payload: Mapping[str, Any], fitted: CoreForecast) -> str:
              f"{entry['core']:.4f}", shown_interval(entry["interval"], ".4f")]
             for entry in payload["at"]
         ]  # fmt: skip
-        parts += ["", "Forecast (* beyond the measured ladder)", table(["series", "CORE", "90 %"], rows)]
+        parts += ["", "Forecast (* outside the measured ladder)", table(["series", "CORE", "90 %"], rows)]
     if payload["held_out"]:
         rows = [[run["run"], f"{run['observed']:.4f}", shown(run["spread_over_seeds"], ".4f"),
                  f"{run['forecast']:.4f}", f"{run['error']:+.4f}", shown_interval(run["interval"], ".4f")]
@@ -142,6 +151,8 @@ def _needed_table(needed: Mapping[str, Any], series: Sequence[str]) -> str:
     for name, entry in needed.items():
         spends = [entry["compute"][one] for one in series]
         ratios = [spends[0] / spend if spends[0] and spend else None for spend in spends[1:]]
-        rows.append([name, f"{entry['core']:.3f}", *(shown(spend, ".3g") for spend in spends),
+        stars = ["*" * entry["extrapolated"].get(one, False) for one in series]
+        rows.append([name, f"{entry['core']:.3f}",
+                     *(shown(spend, ".3g") + star for spend, star in zip(spends, stars, strict=True)),
                      *(shown(ratio, ".2f") for ratio in ratios)])  # fmt: skip
     return table(headers, rows)

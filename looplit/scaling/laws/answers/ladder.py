@@ -76,6 +76,7 @@ def answer(args: argparse.Namespace) -> Answer:
         for run in kept_out
         if run.family in fits.families
     ]
+    note_left_out([run.name for run in kept_out if run.family not in fits.families], "no law of its family")
     payload = _payload(args, fits, saved, by_law, held, score)
 
     def draw() -> Figure:

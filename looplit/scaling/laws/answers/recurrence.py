@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from looplit.arguments import quantity
 from looplit.errors import require
-from looplit.scaling.laws.answers.base import Answer, chosen_runs, common_arguments, method, shown, table
+from looplit.scaling.laws.answers.base import Answer, attempted, chosen_runs, common_arguments, method, shown, table
 from looplit.scaling.laws.curves import optimum
 from looplit.scaling.laws.fit import Fit
 from looplit.scaling.laws.matched import (
@@ -60,8 +60,10 @@ def answer(args: argparse.Namespace) -> Answer:
     at_fixed = [cell for cell in cells if cell.weight_decay == fixed]
     require(bool(at_fixed), "weight_decay", fixed, f"no run has it; there are {sorted(set(decays))}")
     unit = unit_of(args.loss)
-    cuts = _cuts(at_fixed, args.budgets, unit)
-    tuned_cuts = _cuts(at_tuned_weight_decay(cells), args.budgets, unit) if len(set(decays)) > 1 else []
+    missing: dict[str, str] = {}
+    cuts = _cuts(at_fixed, args.budgets, unit, missing)
+    tuned = at_tuned_weight_decay(cells) if len(set(decays)) > 1 else []
+    tuned_cuts = _cuts(tuned, args.budgets, unit, missing) if tuned else []
     curves = strategies(cells, fixed)
     gains = marginal_gains(at_fixed)
     decay_fits = weight_decay_optima(cells, unit)
@@ -73,6 +75,7 @@ def answer(args: argparse.Namespace) -> Answer:
         "interpolation": "log loss against log compute, within the measurements",
         "cuts": [_cut(cut) for cut in cuts],
         "cuts_at_tuned_weight_decay": [_cut(cut) for cut in tuned_cuts],
+        "not_identified": missing,
         "marginal_gain": gains,
         "strategy_interpolation": INTERPOLATIONS["loss"],
         "strategies": {
@@ -91,9 +94,11 @@ def answer(args: argparse.Namespace) -> Answer:
     return Answer(payload, _text(payload), draw)
 
 
-def _cuts(cells: Sequence[Cell], budgets: Sequence[float] | None, unit: str) -> list[Cut]:
+def _cuts(cells: Sequence[Cell], budgets: Sequence[float] | None, unit: str, missing: dict[str, str]) -> list[Cut]:
+    """Cuts at the budgets asked for; at shared ones where none are, if there are any."""
     ladders = ladders_by_passes(cells)
-    return [matched_cut(ladders, budget, unit) for budget in budgets or shared_budgets(ladders)]
+    chosen = budgets or attempted("cuts", lambda: shared_budgets(ladders), missing) or []
+    return [matched_cut(ladders, budget, unit) for budget in chosen]
 
 
 def _cut(cut: Cut) -> dict[str, Any]:
@@ -147,7 +152,8 @@ def _text(payload: Mapping[str, Any]) -> str:
         f"Loss ({unit}) at equal compute ({payload['compute']['unit']}); {payload['interpolation']}; "
         f"held: {held['unit']} = {held['weight_decay']:g}",
         "K* from log loss as a parabola in log K, or the best measured K where it is censored",
-        *_cut_table(payload["cuts"]),
+        *(_cut_table(payload["cuts"]) if payload["cuts"] else ()),
+        *(f"{name}: not identified ({why})" for name, why in payload["not_identified"].items()),
     ]
     if payload["cuts_at_tuned_weight_decay"]:
         parts += ["", "The same; held: each depth at the best weight decay of its one-pass model",

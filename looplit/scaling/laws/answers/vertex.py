@@ -39,9 +39,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     common_arguments(parser)
     parser.add_argument("--x", default="tokens_per_parameter",
                         help="swept column: tokens_per_parameter (default), growth_fraction, passes …")  # fmt: skip
-    parser.add_argument("--group", nargs="+", choices=["budget", "depth"],
-                        help="what tells sweeps of one family apart (default: budget for tokens_per_parameter, "
-                        "both for growth_fraction, else depth)")  # fmt: skip
+    parser.add_argument("--group", nargs="+", metavar="COLUMN",
+                        help="what tells sweeps of one family apart: budget (equal training FLOPs) or any column "
+                        "(default: budget for tokens_per_parameter, depth and budget for growth_fraction, else "
+                        "depth)")  # fmt: skip
     parser.add_argument("--center", type=quantity, help="the recipe's value of x; x then becomes a multiplier of it")
 
 
@@ -51,6 +52,9 @@ def answer(args: argparse.Namespace) -> Answer:
     presets = {"tokens_per_parameter": ["budget"], "growth_fraction": ["depth", "budget"]}
     group = args.group or presets.get(args.x, ["depth"])
     space = "raw" if args.x == "growth_fraction" else "log"
+    if space == "log":
+        note_left_out([run.name for run in runs if run.values[args.x] == 0], f"{args.x} is 0, and read in logs")
+        runs = [run for run in runs if run.values[args.x] != 0]
     families: dict[str, dict[str, _Sweep]] = {}
     for family, members in grouped(runs).items():
         sweeps = _sweeps(members, group)
