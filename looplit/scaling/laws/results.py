@@ -111,9 +111,12 @@ def read_results(path: str | Path) -> list[Result]:
 
 def _from_csv(path: Path) -> list[Result]:
     # A spreadsheet's byte-order mark would otherwise become part of the first column's name.
-    with path.open(newline="", encoding="utf-8-sig") as file:
-        reader = csv.reader(file)
-        lines = [(reader.line_num, cells) for cells in reader if any(map(str.strip, cells))]
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            reader = csv.reader(file)
+            lines = [(reader.line_num, cells) for cells in reader if any(map(str.strip, cells))]
+    except UnicodeDecodeError as error:
+        raise InputError(f"runs = {str(path)!r}: must be UTF-8 text ({error.reason} at byte {error.start})") from None
     require(len(lines) > 1, "runs", str(path), "must have a header line and at least one run")
     header = _header(path, lines[0][1])
     for number, cells in lines[1:]:
@@ -217,11 +220,14 @@ def having(runs: Sequence[Result], *keys: str) -> list[Result]:
     """Those runs that have every one of `keys` as a number.
 
     Raises:
-        InputError: There are none; names a key that no run has, where there is one.
+        InputError: There are none; names a key that no run has, or has only as text, where there is one.
     """
     kept = [run for run in runs if all(key in run.values for key in keys)]
     if not kept:
         absent = [key for key in keys if not any(key in run.values for run in runs)]
+        for run in runs:
+            for key in absent:
+                require(key not in run.labels, key, run.labels.get(key), f"must be a number, in {run.name}")
         known = sorted({key for run in runs for key in run.values if ":" not in key})
         raise InputError(f"column = {', '.join(absent or keys)!r}: no run has it; runs have {', '.join(known)}")
     return kept

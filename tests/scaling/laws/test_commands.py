@@ -363,6 +363,13 @@ def test_two_pass_counts_have_no_cut_but_the_rest(capsys: pytest.CaptureFixture[
     assert "cuts: not identified (ladders = 2" in text
 
 
+def test_one_pass_count_tells_nothing(tmp_path: Path) -> None:
+    rows = [{"family": "loop", "depth": depth, "passes": 2, "weight_decay": 0.8, "training_flops": 1e17 * depth,
+             "final_val_loss": 3.6 - 0.02 * depth} for depth in (6, 8, 10)]  # fmt: skip
+    with pytest.raises(InputError, match="neither passes nor weight decay vary"):
+        laws_main(["recurrence", write(tmp_path / "t.csv", rows)])
+
+
 def test_sweeps_are_told_apart_by_any_column_and_leave_zero_out(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

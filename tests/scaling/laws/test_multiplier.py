@@ -40,6 +40,17 @@ def test_fineweb_multipliers_by_the_laws(ladders: dict) -> None:
     assert far.extrapolated
 
 
+def test_a_ladder_that_does_not_fall_has_no_multiplier_by_law() -> None:
+    compute = np.geomspace(1e18, 1e20, 5)
+    base, worse, flat = (
+        fit_above_floor(power_rows(compute, 1.7 + (compute / 1e18) ** slope), 1.7) for slope in (-0.1, 0.1, 0.0)
+    )
+    assert "gamma is not above 0" in worse.warnings[0]
+    assert not base.warnings
+    for one, other in ((base, worse), (worse, base), (base, flat)):
+        assert law_multipliers(one, other, [1e19])[0].value is None
+
+
 def test_the_papers_wording_is_close_but_not_the_same(ladders: dict) -> None:
     by_loss = multipliers(ladders["vanilla"], ladders["loop_grow"])[4].value
     by_log_loss = multipliers(ladders["vanilla"], ladders["loop_grow"], "log loss")[4].value

@@ -79,6 +79,16 @@ def test_a_byte_order_mark_is_no_part_of_a_name(tmp_path: Path) -> None:
     assert (run.family, run.values) == ("vanilla", {"final_val_loss": 3.0})
 
 
+def test_other_encodings_and_text_for_numbers(tmp_path: Path) -> None:
+    table = tmp_path / "t.csv"
+    table.write_text("arm,val_loss\nvanilla,3.0\n", encoding="utf-16")
+    with pytest.raises(InputError, match=r"t.csv': must be UTF-8 text \(invalid start byte at byte 0"):
+        read_results(table)
+    table.write_text("arm,val_loss\nvanilla,30 %\n")
+    with pytest.raises(InputError, match=r"final_val_loss = '30 %': must be a number, in vanilla \(line 2\)"):
+        having(read_results(table), "final_val_loss")
+
+
 def test_repeats(tmp_path: Path) -> None:
     """Equal settings and results are one run, wherever and however fast it ran; another seed or loss is another."""
     first = {"family": "vanilla", "depth": 8, "seed": 1, "final_val_loss": 3.0, "wall_s": 9.0, "device": "cpu"}

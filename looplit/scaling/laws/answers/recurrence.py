@@ -68,6 +68,9 @@ def answer(args: argparse.Namespace) -> Answer:
     gains = marginal_gains(at_fixed)
     decay_fits = weight_decay_optima(cells, unit)
     compared = _compared(curves, args.at)
+    looped = any(k > 1 for row in gains.values() for k in row)
+    require(bool(cuts or tuned_cuts or looped or compared or decay_fits), "runs", args.runs,
+            "neither passes nor weight decay vary in a way that tells anything")  # fmt: skip
     payload = {
         "loss": {"column": args.loss, "unit": unit},
         "compute": {"column": "training_flops", "unit": unit_of("training_flops")},
