@@ -78,7 +78,7 @@ def draw_inset(axes: Axes, families: Mapping[str, Fit]) -> None:
         inset.plot(grid, fit.predict(compute=grid) - fit["E"], color=color, linewidth=0.7)
     inset.set_xscale("log")
     inset.set_yscale("log")
-    inset.xaxis.set_major_locator(LogLocator(subs=(1, 3)))
+    inset.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if end < 20 * start else (1,)))
     inset.xaxis.set_major_formatter(LogFormatterSciNotation(minor_thresholds=(np.inf, np.inf)))
     inset.yaxis.set_major_locator(MaxNLocator(3, steps=[1, 2, 5, 10]))
     inset.yaxis.set_major_formatter("{x:g}")

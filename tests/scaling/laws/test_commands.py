@@ -253,7 +253,7 @@ def test_vertex_says_units_robustness_and_what_was_held(capsys: pytest.CaptureFi
     assert payload["loss"]["unit"] == "bits per byte"
     held = np.log([0.01, 0.02, 0.04, 0.08]).mean()
     assert f"residuals: log, least squares, no Huber; held: x0 = {held:.6g}" in text
-    assert "x in matrix learning rate per step; output in bits per byte" in text
+    assert "x in matrix learning rate per step, output in bits per byte" in text
     assert f"{held:.4g}" in next(line for line in text.splitlines() if line.startswith("vanilla, depth 8"))
     _, text = answer(capsys, *argv, "--center", "0.04")
     assert "x in multiple of learning_rate = 0.04" in text
@@ -275,8 +275,8 @@ def test_recurrence_says_how_optima_were_fitted_and_what_they_lack(
         laws_main(argv)
     _, text = answer(capsys, *argv[:3], "1.3e19")
     assert "warning: 1.3e+19: 3 points for 3 parameters: no standard error" in text
-    assert "x in passes K; output in nats per token" in text
-    assert "x in weight decay per step and learning rate; output in nats per token" in text
+    assert "x in passes K, output in nats per token" in text
+    assert "x in weight decay per step and learning rate, output in nats per token" in text
     assert text.count("held: x0 = ") == 3  # cuts, cuts at tuned weight decay, weight decay
     assert "warning: d6 K = 1, d6 K = 2" in text
 

@@ -119,7 +119,7 @@ def method(fit: Fit) -> str:
     """Equation with units; then space of the residuals, robust scale and what was held: two lines."""
     scale = "least squares, no Huber" if fit.huber_scale is None else f"Huber, scale {fit.huber_scale:.3g}"
     fixed = ", ".join(f"{name} = {value:.6g}" for name, value in fit.fixed.items()) or "nothing"
-    units = "; ".join(f"{name} in {unit}" for name, unit in fit.units.items())
+    units = ", ".join(f"{name} in {unit}" for name, unit in fit.units.items())
     return f"{LAWS[fit.law].equation}; {units}\nresiduals: {fit.space}, {scale}; held: {fixed}"
 
 
