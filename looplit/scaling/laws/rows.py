@@ -85,7 +85,7 @@ def _repeats(rows: Rows, distinct: bool) -> tuple[str, ...]:
     replicates = [group for group in groups.values() if len(group) > 1]
     for first, second in (pair for group in replicates for pair in itertools.pairwise(group)):
         same = rows.observed[first] == rows.observed[second]
-        rule = "are the same measurement twice"
+        rule = "are the same measurement twice; leave one out"
         require(not (same and distinct), "rows", f"{rows.labels[first]}, {rows.labels[second]}", rule)
     if not replicates:
         return ()

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 from looplit.errors import require
 from looplit.scaling.laws.curves import fit_line, fit_parabola, is_significant, optimum
 from looplit.scaling.laws.fit import Array, Fit
-from looplit.scaling.laws.rows import Rows, check_rows
+from looplit.scaling.laws.rows import Rows, average_replicates, check_rows
 
 
 def sweep_rows(x: ArrayLike, loss: ArrayLike, labels: Sequence[str] | None = None, x_space: str = "log") -> Rows:
@@ -96,8 +96,8 @@ def sensitivity(slices: Mapping[float, tuple[ArrayLike, ArrayLike]]) -> tuple[Se
 
 
 def _regret(multipliers: ArrayLike, losses: ArrayLike) -> float | None:
-    by_multiplier = {round(float(np.log2(m)), 6): float(loss) for m, loss in zip(
-        np.asarray(multipliers, float), np.asarray(losses, float), strict=True)}  # fmt: skip
+    values, means = average_replicates(multipliers, losses)
+    by_multiplier = {round(float(np.log2(value)), 6): float(mean) for value, mean in zip(values, means, strict=True)}
     if not {-1.0, 0.0, 1.0} <= by_multiplier.keys():
         return None
     return 1e3 * ((by_multiplier[-1.0] + by_multiplier[1.0]) / 2 - by_multiplier[0.0])

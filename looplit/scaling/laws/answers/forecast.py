@@ -154,5 +154,5 @@ def _needed_table(needed: Mapping[str, Any], series: Sequence[str]) -> str:
         stars = ["*" * entry["extrapolated"].get(one, False) for one in series]
         rows.append([name, f"{entry['core']:.3f}",
                      *(shown(spend, ".3g") + star for spend, star in zip(spends, stars, strict=True)),
-                     *(shown(ratio, ".2f") for ratio in ratios)])  # fmt: skip
+                     *(shown(ratio, ".3g") for ratio in ratios)])  # fmt: skip
     return table(headers, rows)
