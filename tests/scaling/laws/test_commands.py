@@ -279,6 +279,7 @@ def test_recurrence_says_how_optima_were_fitted_and_what_they_lack(
     assert "x in weight decay per step and learning rate, output in nats per token" in text
     assert text.count("held: x0 = ") == 3  # cuts, cuts at tuned weight decay, weight decay
     assert "warning: d6 K = 1, d6 K = 2" in text
+    assert len(answer(capsys, *argv[:3], "1.3e19", "1.3001e19")[0]["cuts"]) == 2  # alike to three digits
 
 
 def test_a_loss_in_bits_per_byte_is_called_so_everywhere(evaluated: str, capsys: pytest.CaptureFixture[str]) -> None:

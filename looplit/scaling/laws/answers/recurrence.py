@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from looplit.arguments import quantity
@@ -176,7 +176,7 @@ def _text(payload: Mapping[str, Any]) -> str:
         parts += ["", f"Best weight decay (– where not bracketed), x0 the mean of its logarithm, {_cell(decays[0])} "
                   "for example:", method(Fit.from_dict(decays[0]["fit"])),
                   table(["cell", "optimum", "±", "best measured", "held x0"], rows),
-                  *_warnings({_cell(entry): entry["fit"] for entry in decays})]  # fmt: skip
+                  *_warnings((_cell(entry), entry["fit"]) for entry in decays)]  # fmt: skip
     return "\n".join(parts)
 
 
@@ -184,10 +184,10 @@ def _cell(entry: Mapping[str, Any]) -> str:
     return f"d{entry['depth']} K = {entry['passes']}"
 
 
-def _warnings(fits: Mapping[str, Mapping[str, Any] | None]) -> list[str]:
-    """What the fits warn of, a line for each warning that names all it holds for."""
+def _warnings(fits: Iterable[tuple[str, Mapping[str, Any] | None]]) -> list[str]:
+    """What named fits warn of, a line for each warning that names all it holds for."""
     named: dict[str, list[str]] = {}
-    for name, fit in fits.items():
+    for name, fit in fits:
         for warning in fit["warnings"] if fit else ():
             named.setdefault(warning, []).append(name)
     return [f"warning: {', '.join(names)}: {warning}" for warning, names in named.items()]
@@ -195,22 +195,17 @@ def _warnings(fits: Mapping[str, Mapping[str, Any] | None]) -> list[str]:
 
 def _cut_table(cuts: Sequence[Mapping[str, Any]]) -> list[str]:
     passes = sorted({int(k) for cut in cuts for k in cut["losses"]})
-    fits = {f"{cut['budget']:.3g}": cut["fit"] for cut in cuts}
+    fits = [(f"{cut['budget']:.3g}", cut["fit"]) for cut in cuts]
     rows = [
         [name, f"{cut['passes']:.2f}{' (censored)' if cut['censored'] else ''}", shown(cut["standard_error"], ".2g"),
          *(shown(cut["losses"].get(str(k)), ".4f") for k in passes), shown(fit["fixed"]["x0"] if fit else None)]
-        for (name, fit), cut in zip(fits.items(), cuts, strict=True)
+        for (name, fit), cut in zip(fits, cuts, strict=True)
     ]  # fmt: skip
-    example = next(((name, fit) for name, fit in fits.items() if fit), None)
-    return [
-        *(
-            [f"x0 the mean log K, {example[0]} FLOPs for example:", method(Fit.from_dict(example[1]))]
-            if example
-            else []
-        ),
-        table(["training FLOPs", "K*", "±", *(f"K = {k}" for k in passes), "held x0"], rows),
-        *_warnings(fits),
-    ]
+    lines = [table(["training FLOPs", "K*", "±", *(f"K = {k}" for k in passes), "held x0"], rows), *_warnings(fits)]
+    for name, fit in fits:
+        if fit:
+            return [f"x0 the mean log K, {name} FLOPs for example:", method(Fit.from_dict(fit)), *lines]
+    return lines
 
 
 def _gains(gains: Mapping[int, Mapping[int, float]], unit: str) -> Sequence[str]:
