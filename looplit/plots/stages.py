@@ -12,6 +12,9 @@ from looplit.plots.style import label, legend_below, panels, plain_log_ticks, se
 from looplit.scaling.laws.curves import optimum
 from looplit.scaling.laws.fit import Fit
 
+COLUMNS = 3
+"""Panels side by side."""
+
 
 def sweeps_figure(families: Mapping[str, Mapping[str, Fit]]) -> Figure:
     """One panel per family, one curve per budget or size; filled stars mark bracketed optima.
@@ -19,10 +22,13 @@ def sweeps_figure(families: Mapping[str, Mapping[str, Fit]]) -> Figure:
     Args:
         families: Parabolas by family and sweep, from `fit_parabola`.
     """
-    with panels(columns=len(families), height=3.0) as (figure, axes):
-        for panel, (family, fits) in zip(axes, families.items(), strict=True):
+    columns = min(len(families), COLUMNS)
+    with panels(columns, rows=-(-len(families) // columns), height=3.0) as (figure, axes):
+        for panel, (family, fits) in zip(axes, families.items(), strict=False):
             draw_sweeps(panel, fits)
             panel.set_title(label(family))
+        for panel in axes[len(families) :]:
+            panel.set_axis_off()
     return figure
 
 

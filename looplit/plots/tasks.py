@@ -63,7 +63,8 @@ def draw_core(
                 axes.plot(crossing, score, "*", color=color, markersize=7)
         for run in held_out:
             if run.labels.get(series) == name:
-                axes.plot(run.values["training_flops"], run.values["core_metric"], "s", color=color, fillstyle="none")
+                axes.plot(run.values["training_flops"], run.values["core_metric"], "s", color=color, fillstyle="none",
+                          label="_" if run is not held_out[0] else "held out")  # fmt: skip
     for name, score in GPT3_CORE.items():
         axes.axhline(score, color="0.7", linewidth=0.6, zorder=0)
         axes.annotate(name, (0.01, score), xycoords=("axes fraction", "data"), fontsize=6, va="bottom")

@@ -133,6 +133,9 @@ def test_sweeps_mark_bracketed_optima_only() -> None:
     figure = sweeps_figure({"vanilla": fits})
     stars = [line for line in figure.axes[0].lines if line.get_marker() == "*"]
     assert [float(star.get_xdata()[0]) for star in stars] == pytest.approx([5.0])
+    page = sweeps_figure({f"family {n}": fits for n in range(5)})
+    assert page.get_size_inches()[0] == pytest.approx(3 * COLUMN_IN)
+    assert [bool(axes.axison) for axes in page.axes] == [True] * 5 + [False]
 
 
 def test_recurrence_figure_leaves_out_what_there_is_no_data_for() -> None:
