@@ -41,7 +41,10 @@ def loops_main(argv: Sequence[str]) -> int:
     require(1 <= args.B <= args.T, "B", args.B, f"must be from 1 to T = {args.T}")
     law = chosen_law(args.law)
     payload = worth_payload(args.T, args.B, args.nrec, law)
-    print(json.dumps(payload, indent=1, allow_nan=False) if args.json else worth_card(payload, args.nrec, law))
+    if args.json:
+        print(json.dumps(payload, indent=1, allow_nan=False))
+    else:
+        print(worth_card(payload, args.nrec, law), method_line(args.nrec, law), sep="\n")
     return 0
 
 
@@ -197,9 +200,9 @@ def worth_card(payload: dict[str, Any], nrec: float, law: LoopLaw) -> str:
          f"needed at the loss of the best model without loops, with {saved:.1%} fewer parameters"),
     ]  # fmt: skip
     return "\n".join([
-        f"({t}, {b}): {counted(t, 'pass')}, the last {b} trained; N_rec/N = {nrec:g}",
+        f"({t}, {b}): {counted(t, 'pass')}, the last {b} trained; "
+        f"N_rec/N = {nrec:g}; by {law_name(law)}, compute 6·N_comp·D",
         *(f"  {name:<32}{value:>7}  {meaning}" for name, value, meaning in lines),
         f"  if T = {t} is prescribed: {prescribed} at equal loss",
         f"  if T can be chosen too: {chosen}",
-        method_line(nrec, law),
     ])  # fmt: skip
