@@ -6,6 +6,7 @@ from typing import Any
 
 from looplit.scaling.plan import Plan
 from looplit.scaling.run import Run
+from looplit.wording import counted
 
 
 def run_card(run: Run) -> str:
@@ -21,7 +22,7 @@ def run_card(run: Run) -> str:
         ("executed depth", _arrow(plan["executed_depth"])),
         ("parameters", f"{plan['stored_parameters']:,} stored, {plan['initial_parameters']:,} initial, "
                        f"{plan['nonembedding_parameters']:,} without embedding and head"),
-        ("steps", f"{run.steps:,} of {run.batch_tokens:,} tokens"),
+        ("steps", f"{run.steps:,} of {counted(run.batch_tokens, 'token')}"),
         ("tokens", f"{run.tokens:,} ({run.tokens_per_parameter:.2f} per initial parameter){_epochs(run)}"),
     ]  # fmt: skip
     if run.recurrence.growths:
@@ -30,7 +31,8 @@ def run_card(run: Run) -> str:
     rows += [
         ("learning rates", f"matrix {plan['learning_rate']:.6g}, embedding {plan['embedding_lr']:.6g}, "
                            f"head {plan['head_lr']:.6g} ({run.optimizer} on the matrices)"),
-        ("schedule", f"{tuned.warmup_steps} warmup steps, decay over the last {tuned.warmdown_ratio:g} of the run"),
+        ("schedule", f"{counted(tuned.warmup_steps, 'warmup step')}, "
+                     f"decay over the last {tuned.warmdown_ratio:g} of the run"),
         ("weight decay", f"{tuned.weight_decay:g}"),
         ("AdamW", f"betas {tuned.betas[0]:g} and {tuned.betas[1]:g}, eps {tuned.eps:g}"),
         ("multipliers", f"residual {tuned.residual_multiplier:g}, output {tuned.output_multiplier:g}{_injection(run)}"),
@@ -76,7 +78,7 @@ def _injection(run: Run) -> str:
 
 
 def _epochs(run: Run) -> str:
-    return "" if run.epochs is None else f", {run.epochs:g} epochs of {run.pool_tokens:,} unique tokens"
+    return "" if run.epochs is None else f", {counted(run.epochs, 'epoch')} of {run.pool_tokens:,} unique tokens"
 
 
 def _arrow(values: Any) -> str:
