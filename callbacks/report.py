@@ -20,6 +20,7 @@ from looplit.modules.base import LoopedLM
 from looplit.scaling.recurrence import Recurrence
 from looplit.scaling.run import Run
 from looplit.scaling.settle import run_of
+from looplit.wording import counted
 
 _REPORTED_VERSIONS = ("looplit", "torch", "lightning", "litdata")
 
@@ -141,7 +142,7 @@ class RunReport(Callback):
         """The few lines on screen, one column per phase between growths."""
         phases = range(len(result["passes"]))
         before_growth = [*_as_list(result.get("growth_step")), result["steps"]]
-        rows = [("", *(f"{k} passes" for k in result["passes"]))]
+        rows = [("", *(counted(k, "pass") for k in result["passes"]))]
         rows.append(("executed depth", *(str(depth) for depth in result["executed_depth"])))
         rows.append(("validation loss at its end", *(_loss_until(result, before_growth[phase]) for phase in phases)))
         widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]

@@ -7,8 +7,9 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from looplit.arguments import CommandParser
+from looplit.arguments import CommandParser, quantity
 from looplit.errors import require
+from looplit.wording import counted
 
 if TYPE_CHECKING:
     from looplit.eval.core.bundle import Bundle
@@ -26,8 +27,6 @@ def evaluate_main(argv: list[str]) -> int:
     require(bool(args.ckpt_path) or args.dry_run, "ckpt_path", None, "say which checkpoints to evaluate")
     for checkpoint in args.ckpt_path:
         require(Path(checkpoint).is_file(), "ckpt_path", checkpoint, "there is no such checkpoint file")
-    speed = args.tokens_per_second
-    require(speed is None or speed > 0, "tokens_per_second", speed, "must be above 0")
     from looplit.eval.core.processes import launched
 
     with launched():
@@ -62,7 +61,7 @@ def evaluate_parser() -> argparse.ArgumentParser:
     parser.add_argument("--out", type=Path, help="JSON file; a list for several checkpoints (default: CKPT.core.json)")
     parser.add_argument("--examples", type=Path, help="JSON-lines file with a line per example")
     parser.add_argument("--dry_run", action="store_true", help="print what would be computed, and how long it takes")
-    parser.add_argument("--tokens_per_second", type=float, help="of the forward pass, for the time of a dry run")
+    parser.add_argument("--tokens_per_second", type=quantity, help="of the forward pass, for the time of a dry run")
     return parser
 
 
@@ -127,7 +126,7 @@ class _Evaluation:
                 passes=args.passes, token_budget=args.token_budget, known=known, on_task=keep, progress=self.first,
             )  # fmt: skip
         if self.first:
-            print(f"\n{checkpoint}, {summary['passes']} passes\n{table(summary)}\n{self._out(checkpoint)}")
+            print(f"\n{checkpoint}, {counted(summary['passes'], 'pass')}\n{table(summary)}\n{self._out(checkpoint)}")
         return {**summary, "checkpoint": checkpoint, "precision": self.precision}
 
     def _plan(self, tokenizer: str, context: int) -> Plan:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from looplit.arguments import CommandParser, count
 from looplit.errors import InputError, require
+from looplit.wording import counted
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -72,7 +73,7 @@ def passes_main(argv: list[str]) -> int:
         result = loss_at_passes(model.backbone, _batches(path, model, args), args.passes)
         rows.append({**_run(path, model), **result.to_dict()})
         results[model.recipe.name if len(args.ckpt_path) == 1 else str(path)] = result
-        print(f"{path}: {model.recipe.name} trained at {result.trained} passes, {result.tokens:,} tokens")
+        print(f"{path}: {model.recipe.name} trained at {counted(result.trained, 'pass')}, {result.tokens:,} tokens")
         print(_passes_table(result))
     _write_json(args, rows)
     if args.plot:

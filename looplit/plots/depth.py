@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from matplotlib.figure import Figure
 
-from looplit.plots.style import family_style, label, log_ticks, panels
-from looplit.scaling.laws.results import Result, grouped, having
+from looplit.plots.style import family_style, label, legend_below, log_ticks, panels
+from looplit.scaling.laws.results import Result, grouped, having, unit_of
 
 
 def effective_depth_figure(runs: Sequence[Result], against: str = "training_flops") -> Figure:
@@ -20,7 +20,7 @@ def effective_depth_figure(runs: Sequence[Result], against: str = "training_flop
     Raises:
         InputError: No run has an effective depth.
     """
-    with panels() as (figure, (axes,)):
+    with panels(height=3.0) as (figure, (axes,)):
         for position, (family, members) in enumerate(grouped(having(runs, "effective_depth", against)).items()):
             color, marker = family_style(family, position)
             ordered = sorted(members, key=lambda run: run.values[against])
@@ -29,9 +29,10 @@ def effective_depth_figure(runs: Sequence[Result], against: str = "training_flop
                       label=label(family))  # fmt: skip
             if all("executed_depth" in run.values for run in ordered):
                 executed = [run.values["executed_depth"] for run in ordered]
-                axes.plot(x, executed, ":", color=color, linewidth=0.7)
+                dotted = any(line.get_linestyle() == ":" for line in axes.lines)
+                axes.plot(x, executed, ":", color=color, linewidth=0.7, label=None if dotted else "executed depth")
         log_ticks(axes)
-        axes.set_xlabel(against.replace("_", " "))
+        axes.set_xlabel(unit_of(against))
         axes.set_ylabel("KL effective depth, blocks")
-        axes.legend()
+        legend_below(axes, 3)
     return figure

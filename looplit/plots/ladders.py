@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import LogFormatterSciNotation, LogLocator, MaxNLocator, NullFormatter
 
 from looplit.plots.style import family_style, label, log_ticks, panels
 from looplit.scaling.laws.fit import Fit
@@ -29,15 +29,15 @@ def ladder_figure(
         reference: The family compared with.
         held_out: (family, compute, loss) of runs that no fit has seen: squares, with the laws dashed up to them.
     """
-    with panels(columns=3) as (figure, (losses, saved, constants)):
+    with panels(columns=3, height=3.0) as (figure, (losses, saved, constants)):
         draw_ladders(losses, fits.families, max((compute for _, compute, _ in held_out), default=None))
         for i, (family, compute, loss) in enumerate(held_out):
             color, _ = family_style(family, list(fits.families).index(family))
             losses.plot(compute, loss, "s", color=color, fillstyle="none", label="_" if i else "held out")
-        losses.legend(loc="upper right", handletextpad=0.3, labelspacing=0.15)
         draw_inset(losses, fits.families)
         draw_multipliers(saved, multipliers, reference, fits.floor.units["compute"])
         draw_constants(constants, fits.families)
+        figure.legend(*losses.get_legend_handles_labels(), loc="outside lower center", ncols=5)
     return figure
 
 
@@ -66,7 +66,7 @@ def draw_ladders(axes: Axes, families: Mapping[str, Fit], until: float | None = 
 
 def draw_inset(axes: Axes, families: Mapping[str, Fit]) -> None:
     """Reducible loss L - E of the upper third of compute, log-log, in the lower left corner."""
-    inset = axes.inset_axes((0.05, 0.06, 0.36, 0.3))
+    inset = axes.inset_axes((0.12, 0.13, 0.36, 0.3))
     end = max(max(fit.columns["compute"]) for fit in families.values())
     start = end ** (2 / 3) * min(min(fit.columns["compute"]) for fit in families.values()) ** (1 / 3)
     for position, (name, fit) in enumerate(families.items()):
@@ -78,8 +78,14 @@ def draw_inset(axes: Axes, families: Mapping[str, Fit]) -> None:
         inset.plot(grid, fit.predict(compute=grid) - fit["E"], color=color, linewidth=0.7)
     inset.set_xscale("log")
     inset.set_yscale("log")
-    inset.tick_params(which="both", labelbottom=False, labelleft=False)
-    inset.set_title("L - E", fontsize=6, pad=2)
+    inset.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if end < 20 * start else (1,)))
+    inset.xaxis.set_major_formatter(LogFormatterSciNotation(minor_thresholds=(np.inf, np.inf)))
+    inset.yaxis.set_major_locator(MaxNLocator(3, steps=[1, 2, 5, 10]))
+    inset.yaxis.set_major_formatter("{x:g}")
+    for axis in (inset.xaxis, inset.yaxis):
+        axis.set_minor_formatter(NullFormatter())
+    inset.tick_params(which="both", labelsize=6, pad=1)
+    inset.set_title("L - E", fontsize=6.5, pad=2)
 
 
 def draw_multipliers(
@@ -98,16 +104,14 @@ def draw_multipliers(
 
 def draw_constants(axes: Axes, families: Mapping[str, Fit]) -> None:
     """γ against log A: up is a better exponent, right (log A falls) a better constant."""
-    ordered = sorted(families.items(), key=lambda pair: pair[1]["log_A"])
-    for position, (name, fit) in enumerate(ordered):
+    for position, (name, fit) in enumerate(families.items()):
         color, marker = family_style(name, position)
         error = fit.parameter("gamma").standard_error
-        axes.errorbar(fit["log_A"], fit["gamma"], yerr=error, fmt=marker, color=color, elinewidth=0.8)
-        shift = (3, 3) if position % 2 else (3, -8)
-        axes.annotate(label(name), (fit["log_A"], fit["gamma"]), xytext=shift, textcoords="offset points", fontsize=6)
+        axes.errorbar(fit["log_A"], fit["gamma"], yerr=error, fmt=marker, color=color, elinewidth=0.8,
+                      label=label(name))  # fmt: skip
     c0 = next(iter(families.values()))["C0"]
     axes.invert_xaxis()
-    axes.margins(x=0.25)
+    axes.margins(0.1)
     axes.xaxis.set_major_locator(MaxNLocator(4))
     axes.set_xlabel(f"log A at C0 = {c0:.5g}")
     axes.set_ylabel("exponent γ")

@@ -9,11 +9,14 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from looplit.plots.style import log_ticks, panels, sequence_colors
+from looplit.plots.style import legend_below, log_ticks, panels, sequence_colors
 from looplit.scaling.laws.fit import Fit
-from looplit.scaling.laws.matched import Curve, Cut
+from looplit.scaling.laws.matched import STRATEGIES, Curve, Cut
 
-STRATEGY_LINES = ("k-o", "k--s", "C0-o", "C0--s")
+STRATEGY_LINES = dict(
+    zip(STRATEGIES, (("k", "-", "o"), ("k", "--", "s"), ("#0072B2", "-", "^"), ("#0072B2", "--", "v")), strict=True)
+)
+"""Strategy → (colour, line, marker)."""
 
 
 def recurrence_figure(
@@ -21,6 +24,7 @@ def recurrence_figure(
     gains: Mapping[int, Mapping[int, float]],
     strategies: Mapping[str, Curve],
     weight_decays: Mapping[tuple[int, int], Fit],
+    unit: str = "nats per token",
 ) -> Figure:
     """Four panels, as in Figure 5; those without data stay out.
 
@@ -29,21 +33,22 @@ def recurrence_figure(
         gains: From `marginal_gains`.
         strategies: From `strategies`.
         weight_decays: From `weight_decay_optima`.
+        unit: Of the loss.
     """
     drawers: list[tuple[Any, Callable[[Axes], None]]] = [
-        (cuts, lambda axes: draw_cuts(axes, cuts)),
-        (gains, lambda axes: draw_gains(axes, gains)),
-        (strategies, lambda axes: draw_strategies(axes, strategies)),
+        (cuts, lambda axes: draw_cuts(axes, cuts, unit)),
+        (gains, lambda axes: draw_gains(axes, gains, unit)),
+        (strategies, lambda axes: draw_strategies(axes, strategies, unit)),
         (weight_decays, lambda axes: draw_weight_decay(axes, weight_decays)),
     ]
     wanted = [draw for data, draw in drawers if data]
-    with panels(columns=len(wanted)) as (figure, axes):
+    with panels(columns=len(wanted), height=3.0) as (figure, axes):
         for panel, draw in zip(axes, wanted, strict=True):
             draw(panel)
     return figure
 
 
-def draw_cuts(axes: Axes, cuts: Sequence[Cut]) -> None:
+def draw_cuts(axes: Axes, cuts: Sequence[Cut], unit: str = "nats per token") -> None:
     """Loss against passes at each budget; filled stars are fitted optima, hollow ones the best measured K."""
     for color, cut in zip(sequence_colors(len(cuts)), cuts, strict=True):
         passes = np.array(list(cut.losses))
@@ -55,17 +60,17 @@ def draw_cuts(axes: Axes, cuts: Sequence[Cut]) -> None:
         fill = "white" if cut.censored else color
         axes.plot(cut.passes, height, "*", color=color, markersize=9, markerfacecolor=fill)
     _passes_axis(axes, sorted({k for cut in cuts for k in cut.losses}))
-    axes.set_ylabel("validation loss, nats per token")
-    axes.legend()
+    axes.set_ylabel(f"validation loss, {unit}")
+    legend_below(axes)
 
 
-def draw_gains(axes: Axes, gains: Mapping[int, Mapping[int, float]]) -> None:
+def draw_gains(axes: Axes, gains: Mapping[int, Mapping[int, float]], unit: str = "nats per token") -> None:
     """L(K) - L(1) against passes, a curve per depth."""
     for color, (depth, row) in zip(sequence_colors(len(gains)), gains.items(), strict=True):
         axes.plot(list(row), list(row.values()), "o-", color=color, label=f"d{depth}")
     _passes_axis(axes, sorted({k for row in gains.values() for k in row}))
-    axes.set_ylabel("L(K) - L(1), nats per token")
-    axes.legend()
+    axes.set_ylabel(f"L(K) - L(1), {unit}")
+    legend_below(axes, 3)
 
 
 def _passes_axis(axes: Axes, passes: Sequence[int]) -> None:
@@ -75,14 +80,15 @@ def _passes_axis(axes: Axes, passes: Sequence[int]) -> None:
     axes.set_xlabel("passes K")
 
 
-def draw_strategies(axes: Axes, strategies: Mapping[str, Curve]) -> None:
+def draw_strategies(axes: Axes, strategies: Mapping[str, Curve], unit: str = "nats per token") -> None:
     """Loss against compute of each way of spending it."""
-    for line, (name, (compute, loss)) in zip(STRATEGY_LINES, strategies.items(), strict=False):
-        axes.plot(compute, loss, line, label=name)
+    for name, (compute, loss) in strategies.items():
+        color, line, marker = STRATEGY_LINES[name]
+        axes.plot(compute, loss, color=color, linestyle=line, marker=marker, label=name)
     log_ticks(axes)
     axes.set_xlabel("training FLOPs")
-    axes.set_ylabel("validation loss, nats per token")
-    axes.legend()
+    axes.set_ylabel(f"validation loss, {unit}")
+    legend_below(axes, 1)
 
 
 def draw_weight_decay(axes: Axes, fits: Mapping[tuple[int, int], Fit]) -> None:
@@ -100,4 +106,5 @@ def draw_weight_decay(axes: Axes, fits: Mapping[tuple[int, int], Fit]) -> None:
     axes.set_xticks(range(len(passes)), [str(k) for k in passes])
     axes.set_yticks(range(len(depths)), [f"d{depth}" for depth in depths])
     axes.set_xlabel("passes K")
+    axes.set_ylabel("depth")
     axes.set_title("best measured weight decay")

@@ -8,32 +8,36 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from looplit.plots.style import label, panels, plain_log_ticks, sequence_colors
+from looplit.plots.style import label, legend_below, panels, plain_log_ticks, sequence_colors
 from looplit.scaling.laws.curves import optimum
 from looplit.scaling.laws.fit import Fit
 
+COLUMNS = 3
+"""Panels side by side."""
 
-def sweeps_figure(families: Mapping[str, Mapping[str, Fit]], x: str) -> Figure:
+
+def sweeps_figure(families: Mapping[str, Mapping[str, Fit]]) -> Figure:
     """One panel per family, one curve per budget or size; filled stars mark bracketed optima.
 
     Args:
         families: Parabolas by family and sweep, from `fit_parabola`.
-        x: What was swept, for the axis.
     """
-    with panels(columns=len(families)) as (figure, axes):
-        for panel, (family, fits) in zip(axes, families.items(), strict=True):
-            draw_sweeps(panel, fits, x)
+    columns = min(len(families), COLUMNS)
+    with panels(columns, rows=-(-len(families) // columns), height=3.0) as (figure, axes):
+        for panel, (family, fits) in zip(axes, families.items(), strict=False):
+            draw_sweeps(panel, fits)
             panel.set_title(label(family))
+        for panel in axes[len(families) :]:
+            panel.set_axis_off()
     return figure
 
 
-def draw_sweeps(axes: Axes, fits: Mapping[str, Fit], x: str) -> None:
+def draw_sweeps(axes: Axes, fits: Mapping[str, Fit]) -> None:
     """Measured losses, fitted parabolas, optima and their mean.
 
     Args:
         axes: Where to draw.
         fits: Parabolas by sweep, in order of the budget or size that colours tell apart.
-        x: What was swept.
     """
     optima = []
     for color, (name, fit) in zip(sequence_colors(len(fits)), fits.items(), strict=True):
@@ -50,6 +54,7 @@ def draw_sweeps(axes: Axes, fits: Mapping[str, Fit], x: str) -> None:
                       markeredgewidth=0.5)  # fmt: skip
     if optima:
         axes.axvline(float(np.mean(optima)), color="black", linestyle="--", linewidth=0.8)
-    axes.set_xlabel(x.replace("_", " "))
-    axes.set_ylabel("validation loss, nats per token")
-    axes.legend()
+    units = next(iter(fits.values())).units
+    axes.set_xlabel(units["x"])
+    axes.set_ylabel(f"validation loss, {units['output']}")
+    legend_below(axes)

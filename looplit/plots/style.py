@@ -96,6 +96,11 @@ def plain_log_ticks(axes: Axes) -> None:
     axes.xaxis.set_minor_formatter(NullFormatter())
 
 
+def legend_below(axes: Axes, columns: int = 2) -> None:
+    """The legend under the axis label, where it covers no curve."""
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, 0), borderaxespad=5, ncols=columns, columnspacing=1.2)
+
+
 class Picture:
     """A figure that a notebook shows at the end of a cell, whatever its backend."""
 

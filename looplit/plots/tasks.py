@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
 
 from looplit.plots.style import family_style, label, log_ticks, panels
 from looplit.scaling.laws.forecast import GPT3_CORE, CoreForecast, TaskPoints
@@ -61,10 +63,11 @@ def draw_core(
                 axes.plot(crossing, score, "*", color=color, markersize=7)
         for run in held_out:
             if run.labels.get(series) == name:
-                axes.plot(run.values["training_flops"], run.values["core_metric"], "s", color=color, fillstyle="none")
+                axes.plot(run.values["training_flops"], run.values["core_metric"], "s", color=color, fillstyle="none",
+                          label="_" if run is not held_out[0] else "held out")  # fmt: skip
     for name, score in GPT3_CORE.items():
         axes.axhline(score, color="0.7", linewidth=0.6, zorder=0)
-        axes.annotate(name, (0.01, score), xycoords=("axes fraction", "data"), fontsize=5, va="bottom")
+        axes.annotate(name, (0.01, score), xycoords=("axes fraction", "data"), fontsize=6, va="bottom")
     log_ticks(axes)
     axes.set_xlabel("training FLOPs")
     axes.set_ylabel("CORE")
@@ -98,7 +101,7 @@ def residuals_figure(
         loss: Column of the x axis.
         score: Column of the y axis.
     """
-    with panels(columns=3 if tasks else 2) as (figure, axes):
+    with panels(columns=3 if tasks else 2, height=3.0) as (figure, axes):
         families = list(pooled.by_family)
         for run in runs:
             color, marker = family_style(run.family, families.index(run.family))
@@ -107,14 +110,20 @@ def residuals_figure(
         ends = np.array([min(pooled.line.columns["x"]), max(pooled.line.columns["x"])])
         axes[0].plot(ends, pooled.line.predict(x=ends), color="0.3")
         axes[1].axhline(0, color="0.3", linewidth=0.8)
-        axes[0].set_ylabel(f"{score}, nats per token")
-        axes[1].set_ylabel("residual, nats per token")
+        axes[0].set_ylabel(pooled.line.units["output"].replace(" (", "\n("))
+        axes[1].set_ylabel(f"residual of {score}")
         for panel in axes[:2]:
             panel.invert_xaxis()
             panel.invert_yaxis()
-            panel.set_xlabel(f"{loss}, nats per token")
+            panel.set_xlabel(pooled.line.units["x"])
         if tasks:
             draw_task_residuals(axes[2], tasks, families)
+        styles = [family_style(family, position) for position, family in enumerate(families)]
+        markers = [
+            Line2D([], [], linestyle="", color=color, marker=marker, label=label(family))
+            for family, (color, marker) in zip(families, styles, strict=True)
+        ]
+        figure.legend(handles=markers, loc="outside lower center", ncols=5)
     return figure
 
 
@@ -123,8 +132,8 @@ def draw_task_residuals(axes: Axes, tasks: Mapping[str, TaskResiduals], families
     for position, family in enumerate(families):
         color, marker = family_style(family, position)
         means = [found.means["all"].get(family, np.nan) for found in tasks.values()]
-        axes.plot(means, range(len(tasks)), marker, color=color, label=label(family))
+        axes.plot(means, range(len(tasks)), marker, color=color)
     axes.axvline(0, color="0.3", linewidth=0.8)
-    axes.set_yticks(range(len(tasks)), list(tasks), fontsize=5)
-    axes.set_xlabel("mean residual, nats per token")
-    axes.legend()
+    axes.set_yticks(range(len(tasks)), list(tasks), fontsize=6)
+    axes.xaxis.set_major_locator(MaxNLocator(4))
+    axes.set_xlabel("mean residual, nats per token of the answers")

@@ -11,6 +11,7 @@ from typing import Literal, get_args
 
 from looplit.errors import require
 from looplit.model.config import BackboneConfig
+from looplit.wording import counted
 
 Attention = Literal["causal", "full"]
 
@@ -141,7 +142,9 @@ def flops_per_token(
     passes = config.passes if passes is None else passes
     context = config.context if context is None else context
     trained = min(passes, config.trained_passes or passes) if gradient_passes is None else gradient_passes
-    require(0 <= trained <= passes, "gradient_passes", trained, f"must be from 0 to the {passes} passes that run")
+    require(
+        0 <= trained <= passes, "gradient_passes", trained, f"must be from 0 to the {counted(passes, 'pass')} that run"
+    )
     attention_forward = 2 * config.width * (context + 1) if attention == "causal" else 4 * config.width * context
     block_forward = 2 * block_matrix_parameters(config) + attention_forward
     pass_forward = config.core * block_forward + 2 * boundary_parameters(config)
@@ -180,7 +183,10 @@ def loop_cost(passes: int, gradient_passes: int) -> int:
     (12, 24)
     """
     require(
-        0 <= gradient_passes <= passes, "gradient_passes", gradient_passes, f"must be from 0 to the {passes} passes"
+        0 <= gradient_passes <= passes,
+        "gradient_passes",
+        gradient_passes,
+        f"must be from 0 to the {counted(passes, 'pass')}",
     )
     return passes + 2 * gradient_passes
 

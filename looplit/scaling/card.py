@@ -10,6 +10,7 @@ from looplit.scaling.plan import Plan
 from looplit.scaling.resources import MEMORY
 from looplit.scaling.run import Run
 from looplit.scaling.training import Schedule
+from looplit.wording import counted
 
 _NO_ROOM = "does not fit the memory of {}: take a smaller batch_size, more devices or activation_checkpointing"
 
@@ -27,7 +28,7 @@ def run_card(run: Run) -> str:
         ("executed depth", _arrow(plan["executed_depth"])),
         ("parameters", f"{plan['stored_parameters']:,} stored, {plan['initial_parameters']:,} initial, "
                        f"{plan['nonembedding_parameters']:,} without embedding and head"),
-        ("steps", f"{run.steps:,} of {run.batch_tokens:,} tokens"),
+        ("steps", f"{run.steps:,} of {counted(run.batch_tokens, 'token')}"),
         ("tokens", f"{run.tokens:,} ({run.tokens_per_parameter:.2f} per initial parameter){_epochs(run)}"),
     ]  # fmt: skip
     if run.recurrence.growths:
@@ -124,11 +125,12 @@ def _learning_rates(run: Run) -> str:
 
 def _schedule(schedule: Schedule) -> str:
     end = f" to {schedule.final_factor:g}" if schedule.final_factor else ""
-    return f"{schedule.warmup_steps} warmup steps, decay{end} over the last {schedule.warmdown_ratio:g} of the run"
+    warmup = counted(schedule.warmup_steps, "warmup step")
+    return f"{warmup}, decay{end} over the last {schedule.warmdown_ratio:g} of the run"
 
 
 def _epochs(run: Run) -> str:
-    return "" if run.epochs is None else f", {run.epochs:g} epochs of {run.pool_tokens:,} unique tokens"
+    return "" if run.epochs is None else f", {counted(run.epochs, 'epoch')} of {run.pool_tokens:,} unique tokens"
 
 
 def _arrow(values: Any) -> str:

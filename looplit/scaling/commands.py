@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Callable
 from typing import Any
 
-from looplit.arguments import CommandParser, count
+from looplit.arguments import CommandParser, count, quantity
 from looplit.errors import require
 from looplit.scaling.budgets import run_for_compute, run_for_parameters, run_for_tokens
 from looplit.scaling.card import plan_card, run_card
@@ -33,6 +33,9 @@ NOT_DATA_CONSTRAINED = (
     "mode", "parameters", "fraction", "growth", "random_passes", "hyperparameters_of", "constant", "exponent",
     "mup_output", "optimizer", "set",
 )  # fmt: skip
+
+LENGTHS = ("flops", "tokens", "parameters", "tokens_per_parameter", "pool_tokens", "epochs")
+"""Options that set how long a run is, or find its depth."""
 
 
 def recipe_main(argv: list[str]) -> int:
@@ -112,9 +115,13 @@ def run_of_args(args: argparse.Namespace) -> Run:
     searches: dict[str, Callable[..., Run]] = {
         "flops": run_for_compute, "tokens": run_for_tokens, "parameters": run_for_parameters
     }  # fmt: skip
-    given = [name for name in searches if getattr(args, name) is not None]
-    require(len(given) == 1, "depth", None, "say a depth, or one of --flops, --tokens and --parameters to find it")
-    return searches[given[0]](args.family, getattr(args, given[0]), **options)
+    given = [name for name in LENGTHS if getattr(args, name) is not None]
+    ways = [name for name in given if name in searches]
+    require(bool(ways), "depth", None, "say a depth, or one of --flops, --tokens and --parameters to find it")
+    for name in given:
+        rule = f"does not go with {ways[0]}, which finds the depth and the length; say a depth, or leave one out"
+        require(name == ways[0], name, getattr(args, name), rule)
+    return searches[ways[0]](args.family, getattr(args, ways[0]), **options)
 
 
 def config_of(argv: list[str]) -> str:
@@ -145,7 +152,7 @@ def recipe_parser() -> argparse.ArgumentParser:
     length = parser.add_argument_group("length")
     length.add_argument("--tokens-per-parameter", "--tpp", type=float, help="default the family's")
     length.add_argument("--tokens", type=count, help="training tokens, e.g. 1B")
-    length.add_argument("--flops", type=float, help="training FLOPs, e.g. 1e20, not exceeded")
+    length.add_argument("--flops", type=quantity, help="training FLOPs, e.g. 1e20, not exceeded")
     length.add_argument("--parameters", type=count, help="most stored parameters, e.g. 1B; finds the depth")
     length.add_argument("--pool-tokens", type=count, help="unique tokens to repeat, e.g. 100M")
     length.add_argument("--epochs", type=int, help="passes over the pool")

@@ -15,6 +15,7 @@ from looplit.scaling.recurrence import Growth, RandomPasses, Recurrence, growth_
 from looplit.scaling.run import BATCH_TOKENS, Run, batch_windows, epoch_steps
 from looplit.scaling.tuning import Tuning, matrix_learning_rate, tuned_backbone
 from looplit.scaling.variants import family_named
+from looplit.wording import counted
 
 __all__ = ["Budget", "Mode", "data_constrained", "growth_fraction", "matrix_learning_rate", "recipe"]
 
@@ -133,6 +134,10 @@ def recipe(
     reference = FAMILIES[GROWN_FROM[name]] if mode == "simple" and name in GROWN_FROM else family
 
     def of_length(steps: int) -> Run:
+        for length in ("flops", "tokens", "tokens_per_parameter"):
+            given = getattr(budget, length)
+            rule = f"pays for no optimizer step of {counted(batch_tokens, 'token')}"
+            require(given is None or steps >= 1, length, given, rule)
         growths = tuple(Growth(passes, growth_step(fraction, steps), fraction) for passes, fraction in events)
         recurrence = Recurrence(backbone.passes, growths, random_passes)
         return Run(

@@ -15,6 +15,7 @@ from looplit.scaling.resources import Machine, Precision, memory_per_device
 from looplit.scaling.run import Run, batch_windows
 from looplit.scaling.settle import init_args, module_class
 from looplit.scaling.truncation import PAGE_VOCABULARY
+from looplit.wording import counted
 
 DEVICE_BYTES = 80 * 10**9  # an H100
 FILL = 0.75  # share of it that the estimate may take
@@ -214,11 +215,12 @@ def _header(run: Run) -> list[str]:
         f"prelude/core/coda {backbone.prelude}/{backbone.core}/{backbone.coda}.",
         f"Executed depth {depths}; stored {backbone.prelude} + {times}{backbone.core} + {backbone.coda} = "
         f"{backbone.stored_blocks} blocks, {plan['stored_parameters']:,} parameters.",
-        f"{run.steps:,} steps of {run.batch_tokens:,} tokens = {run.tokens / 1e9:.4g}B tokens, "
+        f"{counted(run.steps, 'step')} of {run.batch_tokens:,} tokens = {run.tokens / 1e9:.4g}B tokens, "
         f"{run.tokens_per_parameter:.3g} per parameter of the initial {plan['initial_parameters']:,}.",
     ]
     if run.epochs is not None:
-        lines.append(f"{run.epochs:g} epochs of {run.steps_per_epoch} steps over {run.pool_tokens:,} unique tokens.")
+        epochs, steps = counted(run.epochs, "epoch"), counted(run.steps_per_epoch, "step")
+        lines.append(f"{epochs} of {steps} over {run.pool_tokens:,} unique tokens.")
     for index, growth in enumerate(run.recurrence.growths):
         fraction = plan["growth_fraction"]
         rho = fraction[index] if isinstance(fraction, list) else fraction

@@ -53,6 +53,14 @@ def test_the_table_has_a_column_per_phase() -> None:
     assert "12,345 tokens, 1.500e+09 FLOPs" in table
 
 
+def test_one_pass_is_no_passes() -> None:
+    table = RunReport.table(
+        {"passes": [1], "executed_depth": [3], "steps": 2, "stored_parameters": 3, "initial_parameters": 3, "tokens": 9,
+         "training_flops": 1.0}
+    )  # fmt: skip
+    assert table.splitlines()[0].split() == ["1", "pass"]
+
+
 def test_without_a_validation_loader_nothing_is_made_up(tmp_path: Path) -> None:
     model = looplit.Vanilla(depth=3, width=32, heads=1, vocabulary=64, context=16)
     trainer = L.Trainer(

@@ -91,6 +91,15 @@ def test_ladder_figure_shows_every_run_in_its_colour(tmp_path: Path) -> None:
     assert "training FLOPs" in svg  # text stays text
     save(ladder_figure(fits, saved, "vanilla"), tmp_path / "again.svg")
     assert (tmp_path / "again.svg").read_text() == svg
+    drawn = ladder_figure(fits, saved, "vanilla")  # its own: drawing settles the layout that is saved
+    drawn.draw_without_rendering()
+    inset = drawn.axes[0].child_axes[0]
+    for axis in (inset.xaxis, inset.yaxis):
+        assert sum(bool(tick.get_text()) for tick in axis.get_ticklabels()) >= 2
+    assert {text.get_text() for text in drawn.legends[0].get_texts()} == {
+        line.get_label() for line in losses.lines if not line.get_label().startswith("_")
+    }
+    assert not constants.texts  # names beside points would overlap; the legend has them
 
 
 def test_type_is_legible_at_column_width() -> None:
@@ -103,15 +112,30 @@ def test_type_is_legible_at_column_width() -> None:
     assert legend.get_texts()[0].get_size() >= 6
 
 
+def test_legends_cover_no_curve() -> None:
+    x = np.array([2.0, 3.0, 5.0, 8.0, 13.0])
+    fits = {f"budget {n}": fit_parabola(sweep_rows(x, n * np.exp(0.02 * np.log(x / 5) ** 2))) for n in (1, 2, 3, 4, 5)}
+    cells = [Cell(d, k, 0.8, 1e17 * d**3 * k, 4 - 0.1 * d - 0.1 * np.log(k)) for d in (6, 8, 10) for k in (1, 2, 4)]
+    curves = strategies(cells)
+    cuts = [matched_cut(ladders_by_passes(cells), 1.5e20)]
+    for figure in (sweeps_figure({"vanilla": fits}), recurrence_figure(cuts, marginal_gains(cells), curves, {})):
+        figure.draw_without_rendering()
+        for axes in figure.axes:
+            assert axes.get_legend().get_window_extent().y1 < axes.get_window_extent().y0
+
+
 def test_sweeps_mark_bracketed_optima_only() -> None:
     x = np.array([2.0, 3.0, 5.0, 8.0, 13.0])
     fits = {
         "inside": fit_parabola(sweep_rows(x, 3 * np.exp(0.02 * np.log(x / 5) ** 2))),
         "falling": fit_parabola(sweep_rows(x, 3 * np.exp(0.02 * np.log(x / 50) ** 2))),
     }
-    figure = sweeps_figure({"vanilla": fits}, "tokens_per_parameter")
+    figure = sweeps_figure({"vanilla": fits})
     stars = [line for line in figure.axes[0].lines if line.get_marker() == "*"]
     assert [float(star.get_xdata()[0]) for star in stars] == pytest.approx([5.0])
+    page = sweeps_figure({f"family {n}": fits for n in range(5)})
+    assert page.get_size_inches()[0] == pytest.approx(3 * COLUMN_IN)
+    assert [bool(axes.axison) for axes in page.axes] == [True] * 5 + [False]
 
 
 def test_recurrence_figure_leaves_out_what_there_is_no_data_for() -> None:

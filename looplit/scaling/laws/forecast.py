@@ -161,8 +161,8 @@ class CoreForecast:
         return cls.from_dict(json.loads(Path(path).read_text()))
 
 
-HUBER_NLL = Huber(floor=0.002)
-HUBER_ACCURACY = Huber(floor=0.005)
+HUBER_NLL = Huber(floor=0.002, relative=False)
+HUBER_ACCURACY = Huber(floor=0.005, relative=False)
 
 
 def fit_task_nll(
@@ -257,7 +257,8 @@ def _chosen_tasks(series: Mapping[str, TaskPoints], tasks: Sequence[str] | None)
     require(bool(chosen), "tasks", chosen, "no task has both an NLL and an accuracy")
     for name, have in known.items():
         missing = sorted(set(chosen) - have)
-        require(not missing, "series", name, f"was not evaluated on {', '.join(missing)}")
+        rule = f"{name} was evaluated on {', '.join(sorted(have)) or 'none'}"
+        require(not missing, "tasks", ", ".join(missing), rule)
     return chosen
 
 

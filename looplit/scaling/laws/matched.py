@@ -12,6 +12,7 @@ from looplit.errors import require
 from looplit.scaling.laws.curves import fit_parabola, optimum
 from looplit.scaling.laws.fit import Array, Fit
 from looplit.scaling.laws.multiplier import compute_at
+from looplit.scaling.laws.results import unit_of
 from looplit.scaling.laws.rows import average_replicates, check_rows
 
 Curve = tuple[Array, Array]
@@ -73,12 +74,13 @@ def ladders_by_passes(cells: Sequence[Cell]) -> dict[int, Curve]:
     return ladders
 
 
-def matched_cut(ladders: Mapping[int, Curve], budget: float) -> Cut:
+def matched_cut(ladders: Mapping[int, Curve], budget: float, unit: str = "nats per token") -> Cut:
     """Best number of passes at one budget: each ladder interpolated, then log loss as a parabola in log K.
 
     Args:
         ladders: (compute, loss) by passes.
         budget: Training FLOPs.
+        unit: Of the loss.
 
     Raises:
         InputError: No ladder brackets the budget.
@@ -89,7 +91,7 @@ def matched_cut(ladders: Mapping[int, Curve], budget: float) -> Cut:
     if len(losses) < 3:
         return Cut(budget, losses, None, best, True)
     rows = check_rows({"x": list(losses)}, list(losses.values()), [f"K = {passes}" for passes in losses])
-    fit = fit_parabola(rows, "log", "log", {"x": "passes K", "output": "nats per token"})
+    fit = fit_parabola(rows, "log", "log", {"x": "passes K", "output": unit})
     found = optimum(fit)
     return Cut(budget, losses, fit, found.value if found else best, found is None)
 
@@ -145,7 +147,7 @@ def at_tuned_weight_decay(cells: Sequence[Cell]) -> list[Cell]:
     return [cell for cell in cells if cell.weight_decay == tuned.get(cell.depth)]
 
 
-def weight_decay_optima(cells: Sequence[Cell]) -> dict[tuple[int, int], Fit]:
+def weight_decay_optima(cells: Sequence[Cell], unit: str = "nats per token") -> dict[tuple[int, int], Fit]:
     """log loss as a parabola in log weight decay, by (depth, passes), where at least three values were run."""
     fits = {}
     for key in sorted({(cell.depth, cell.passes) for cell in cells}):
@@ -153,7 +155,7 @@ def weight_decay_optima(cells: Sequence[Cell]) -> dict[tuple[int, int], Fit]:
         if len({cell.weight_decay for cell in inside}) >= 3:
             labels = [f"d{cell.depth} K = {cell.passes} WD {cell.weight_decay:g}" for cell in inside]
             rows = check_rows({"x": [cell.weight_decay for cell in inside]}, [cell.loss for cell in inside], labels)
-            fits[key] = fit_parabola(rows, "log", "log", {"x": "weight decay", "output": "nats per token"})
+            fits[key] = fit_parabola(rows, "log", "log", {"x": unit_of("weight_decay"), "output": unit})
     return fits
 
 

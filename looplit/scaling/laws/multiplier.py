@@ -24,7 +24,8 @@ class Multiplier:
     Args:
         compute: The reference's compute.
         score: The loss, or other score, that both reach.
-        value: Reference compute divided by the ladder's; None where the ladder's measurements do not bracket the score.
+        value: Reference compute divided by the ladder's; None where the ladder's measurements do not bracket the score,
+            and by fitted laws where one of them does not fall with compute.
         extrapolated: Whether fitted laws were read outside the data of either; always False for interpolation.
         interval: Bootstrap interval where both laws have draws of one shared floor.
     """
@@ -105,10 +106,14 @@ def law_multipliers(reference: Fit, fit: Fit, compute: Sequence[float]) -> list[
         InputError: The floors differ; the multiplier then tells where two floors part, not what compute saves.
     """
     require(reference["E"] == fit["E"], "E", fit["E"], f"must be the reference's floor {reference['E']!r}")
-    points = []
+    points: list[Multiplier] = []
+    falling = reference["gamma"] > 0 and fit["gamma"] > 0
     for spend in compute:
         loss = float(reference.predict(compute=spend))
-        needed = float(invert(fit, loss))
+        needed = float(invert(fit, loss)) if falling else 0.0
+        if not 0 < needed < np.inf:
+            points.append(Multiplier(spend, loss, None, extrapolated=True))
+            continue
         inside = all(
             min(law.columns["compute"]) <= at <= max(law.columns["compute"])
             for law, at in ((reference, spend), (fit, needed))

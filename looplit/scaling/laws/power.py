@@ -96,7 +96,10 @@ def fit_above_floor(rows: Rows, floor: float, c0: float = C0_VANILLA_D8, units: 
     """
     x, target = _logs(rows, floor, c0)
     design = {"log_A": np.ones_like(x), "gamma": -x}
-    return fit_linear(POWER, rows, design, target, space="log above floor", fixed={"E": floor, "C0": c0}, units=units)
+    fit = fit_linear(POWER, rows, design, target, space="log above floor", fixed={"E": floor, "C0": c0}, units=units)
+    if fit["gamma"] > 0:
+        return fit
+    return replace(fit, warnings=(*fit.warnings, "the loss does not fall with compute: gamma is not above 0"))
 
 
 def _logs(rows: Rows, floor: float, c0: float) -> tuple[Array, Array]:

@@ -12,7 +12,7 @@ import numpy as np
 from looplit.errors import require
 from looplit.scaling.laws.curves import fit_line
 from looplit.scaling.laws.fit import Fit
-from looplit.scaling.laws.results import Result, column, grouped, having
+from looplit.scaling.laws.results import Result, column, grouped, having, unit_of
 from looplit.scaling.laws.rows import check_rows
 
 RANGES = ("all", "lower half")
@@ -91,7 +91,9 @@ def task_residuals(
     for task in sorted(tasks, key=lambda task: ((categories or {}).get(task, ""), task)):
         evaluated = having(runs, f"loss:{task}")
         base = [run for run in evaluated if run.family == reference]
-        require(len(base) > 1, "reference", reference, f"needs at least two runs evaluated on {task}")
+        enough = [family for family, members in grouped(evaluated).items() if len(members) > 1]
+        require(reference in enough, "reference", reference,
+                f"needs two runs evaluated on {task}, as {', '.join(enough) or 'no family'} has")  # fmt: skip
         line = _line(base, loss, f"loss:{task}")
         known = column(base, loss)
         means = {
@@ -110,7 +112,7 @@ def task_residuals(
 
 def _line(runs: Sequence[Result], loss: str, score: str) -> Fit:
     rows = check_rows({"x": column(runs, loss)}, column(runs, score), [run.name for run in runs], what=score)
-    return fit_line(rows, units={"x": f"{loss}, nats per token", "output": f"{score}, nats per token"})
+    return fit_line(rows, units={"x": f"{loss} ({unit_of(loss)})", "output": f"{score} ({unit_of(score)})"})
 
 
 def _residual(line: Fit, run: Result, loss: str, task: str) -> float:

@@ -20,13 +20,43 @@ TASK_TABLES = {"losses": "loss:", "centered_results": "centered:"}
 UNITS = {
     "training_flops": "training FLOPs",
     "train_seconds": "seconds of optimization",
+    "tokens": "training tokens",
+    "tokens_per_parameter": "training tokens per initial stored parameter",
+    "growth_fraction": "fraction of training tokens after growth",
+    "stored_parameters": "stored parameters N",
+    "passes": "passes K",
+    "trained_passes": "trained passes B",
+    "depth": "nominal depth",
+    "learning_rate": "matrix learning rate per step",
+    "embedding_lr": "embedding learning rate per step",
+    "head_lr": "head learning rate per step",
+    "weight_decay": "weight decay per step and learning rate",
+    "embedding_lr_multiplier": "multiple of the matrix learning rate",
+    "head_lr_multiplier": "multiple of the matrix learning rate",
+    "residual_multiplier": "factor on every block's branches",
+    "output_multiplier": "factor on the logits",
+    "injection_scale": "factor on the prelude's output",
+    "embedding_std": "standard deviation",
+    "uniform_init_scale": "multiple of width^-0.5",
+    "batch_tokens": "tokens per optimizer step",
+    "warmup_steps": "optimizer steps",
+    "warmdown_ratio": "fraction of the optimizer steps",
+    "effective_depth": "executed blocks",
     "final_val_loss": "nats per token",
     "best_val_loss": "nats per token",
     "final_val_bpb": "bits per byte",
     "core_loss": "nats per token of the gold answers",
+    "loss:": "nats per token of the gold answers",
+    "centered:": "centered accuracy",
     "core_metric": "CORE, mean centered accuracy",
     "core_metric_filtered": "filtered CORE, mean centered accuracy",
 }
+CIRCUMSTANCES = (
+    "tokens_per_second", "train_seconds", "wall_s", "peak_gib", "device", "device_count", "versions", "config_path",
+    "checkpoint_path",
+)  # fmt: skip
+"""What may differ between two results of one run: where it ran, how fast, and where it was kept."""
+
 RISING = ("core_metric", "core_metric_filtered")
 """Scores that are better when higher."""
 
@@ -52,6 +82,16 @@ class Result:
         return self.labels.get("family", "")
 
 
+def unit_of(key: str) -> str:
+    """Unit of a column, in words; of one that is not ours, its name and that it is as given.
+
+    >>> unit_of("final_val_bpb"), unit_of("warmth")
+    ('bits per byte', 'warmth, in its own unit')
+    """
+    kind, task, _ = key.partition(":")
+    return UNITS.get(kind + task, UNITS.get(key, f"{key}, in its own unit"))
+
+
 def read_results(path: str | Path) -> list[Result]:
     """All runs of a CSV file, of one `result.json`, or of the `result.json` files under a folder.
 
@@ -70,26 +110,48 @@ def read_results(path: str | Path) -> list[Result]:
 
 
 def _from_csv(path: Path) -> list[Result]:
-    with path.open(newline="") as file:
-        lines = [row for row in csv.reader(file) if row]
+    # A spreadsheet's byte-order mark would otherwise become part of the first column's name.
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            reader = csv.reader(file)
+            lines = [(reader.line_num, cells) for cells in reader if any(map(str.strip, cells))]
+    except UnicodeDecodeError as error:
+        raise InputError(f"runs = {str(path)!r}: must be UTF-8 text ({error.reason} at byte {error.start})") from None
     require(len(lines) > 1, "runs", str(path), "must have a header line and at least one run")
-    header = [ALIASES.get(name.strip(), name.strip()) for name in lines[0]]
-    for number, cells in enumerate(lines[1:], 2):
-        require(len(cells) == len(header), f"{path.name} line {number}", len(cells), f"must have {len(header)} cells")
-    numeric = {
-        name: _is_number(next((row[i] for row in lines[1:] if row[i].strip()), "")) for i, name in enumerate(header)
-    }
+    header = _header(path, lines[0][1])
+    for number, cells in lines[1:]:
+        rule = f"must have {len(header)} cells, as the header has (a decimal comma splits a number in two)"
+        require(len(cells) == len(header), f"{path.name} line {number}", len(cells), rule)
+    first = [next((cells[i] for _, cells in lines[1:] if cells[i].strip()), "") for i in range(len(header))]
+    numeric = {name: _is_number(cell) or _decimal_comma(cell) for name, cell in zip(header, first, strict=True)}
     runs = []
-    for number, cells in enumerate(lines[1:], 2):
+    for number, cells in lines[1:]:
         filled = {name: cell.strip() for name, cell in zip(header, cells, strict=True) if cell.strip()}
         labels = {name: cell for name, cell in filled.items() if not numeric[name]}
         values = {}
         for name, cell in filled.items():
             if numeric[name]:
-                require(_is_number(cell), f"{name} in {path.name} line {number}", cell, "must be a number")
+                rule = "must be a number" + (" with a decimal point, not a comma" if _decimal_comma(cell) else "")
+                require(_is_number(cell), f"{name} in {path.name} line {number}", cell, rule)
                 values[name] = float(cell)
         runs.append(Result(_name(labels, values, f"line {number}"), labels, values))
     return runs
+
+
+def _header(path: Path, cells: Sequence[str]) -> list[str]:
+    """Names of the columns, aliases resolved."""
+    for mark, name in ((";", "semicolons"), ("\t", "tabs")):
+        split = len(cells) == 1 and mark in cells[0]
+        require(not split, "runs", str(path), f"is separated by {name}; save it with commas, and decimal points")
+    header = [ALIASES.get(cell.strip(), cell.strip()) for cell in cells]
+    for name in header:
+        require(header.count(name) == 1, "runs", str(path), f"has more than one column {name!r}")
+    return header
+
+
+def _decimal_comma(text: str) -> bool:
+    whole, comma, part = text.strip().partition(",")
+    return bool(comma) and part.isdigit() and whole.lstrip("+-").isdigit()
 
 
 def _is_number(text: str) -> bool:
@@ -136,15 +198,36 @@ def _name(labels: Mapping[str, str], values: Mapping[str, float], place: str) ->
     return f"{labels.get('family', 'run')}{depth} ({place})"
 
 
+def without_repeats(runs: Sequence[Result]) -> tuple[list[Result], list[Result]]:
+    """Runs of which no two are the same, and the repeats, each of an earlier run.
+
+    A run is a repeat if every setting and every result is equal; only the `CIRCUMSTANCES` may differ. Runs of equal
+    settings and another loss are replicates, and stay.
+    """
+    kept: dict[Any, Result] = {}
+    repeats = []
+    for run in runs:
+        said = (*run.labels.items(), *run.values.items())
+        key = frozenset((name, value) for name, value in said if name not in CIRCUMSTANCES)
+        if key in kept:
+            repeats.append(run)
+        else:
+            kept[key] = run
+    return list(kept.values()), repeats
+
+
 def having(runs: Sequence[Result], *keys: str) -> list[Result]:
     """Those runs that have every one of `keys` as a number.
 
     Raises:
-        InputError: There are none; names a key that no run has, where there is one.
+        InputError: There are none; names a key that no run has, or has only as text, where there is one.
     """
     kept = [run for run in runs if all(key in run.values for key in keys)]
     if not kept:
         absent = [key for key in keys if not any(key in run.values for run in runs)]
+        for run in runs:
+            for key in absent:
+                require(key not in run.labels, key, run.labels.get(key), f"must be a number, in {run.name}")
         known = sorted({key for run in runs for key in run.values if ":" not in key})
         raise InputError(f"column = {', '.join(absent or keys)!r}: no run has it; runs have {', '.join(known)}")
     return kept
@@ -155,7 +238,8 @@ def grouped(runs: Sequence[Result], by: str = "family") -> dict[str, list[Result
     groups: dict[str, list[Result]] = {}
     for run in runs:
         key = run.labels.get(by) or (f"{run.values[by]:g}" if by in run.values else None)
-        require(key is not None, by, run.name, f"the run has no {by!r} to group by")
+        known = ", ".join(name for name in sorted({*run.labels, *run.values}) if ":" not in name)
+        require(key is not None, "column", by, f"{run.name} has no {by!r} to group by; it has {known}")
         groups.setdefault(str(key), []).append(run)
     return groups
 
@@ -177,8 +261,8 @@ def split_held_out(runs: Sequence[Result], held_out: Sequence[str]) -> tuple[lis
     Raises:
         InputError: A name matches no run.
     """
-    names = {f"{run.family}:{run.values['depth']:g}" for run in runs if "depth" in run.values}
+    names = dict.fromkeys(f"{run.family}:{run.values['depth']:g}" for run in runs if "depth" in run.values)
     for name in held_out:
-        require(name in names, "held_out", name, f"no such run; there are {', '.join(sorted(names))}")
+        require(name in names, "held_out", name, f"no such run; there are {', '.join(names)}")
     inside = [run for run in runs if f"{run.family}:{run.values.get('depth', 0):g}" not in held_out]
     return inside, [run for run in runs if run not in inside]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -39,6 +40,7 @@ def check_rows(
     labels: Sequence[str] | None = None,
     positive: Iterable[str] = (),
     what: str = "loss",
+    distinct: bool = True,
 ) -> Rows:
     """The observations as sorted arrays.
 
@@ -48,6 +50,7 @@ def check_rows(
         labels: Name of each row in messages; "row 1", "row 2" … by default.
         positive: Names of columns that must be above zero; `what` for the observations.
         what: Word for the observations.
+        distinct: Whether to refuse a row that occurs twice. Results of fits may well agree, where measurements do not.
 
     Raises:
         InputError: Lengths differ; a value is not finite or not positive; a row occurs twice. Names the rows.
@@ -65,7 +68,7 @@ def check_rows(
     order = np.lexsort([values[what], *reversed(list(arrays.values()))]).tolist()
     rows = Rows({name: column[order] for name, column in arrays.items()}, values[what][order],
                 tuple(names[i] for i in order))  # fmt: skip
-    return replace(rows, warnings=_repeats(rows))
+    return replace(rows, warnings=_repeats(rows, distinct))
 
 
 def _refuse(wrong: Any, name: str, column: Array, labels: Sequence[str], rule: str) -> None:
@@ -74,19 +77,19 @@ def _refuse(wrong: Any, name: str, column: Array, labels: Sequence[str], rule: s
         raise InputError(f"{name} = {column[wrong][0]} in {rows}: {rule}")
 
 
-def _repeats(rows: Rows) -> tuple[str, ...]:
-    """A warning on rows with equal inputs; refuses rows that are equal altogether."""
-    pairs = [
-        (first, first + 1)
-        for first in range(len(rows) - 1)
-        if all(column[first] == column[first + 1] for column in rows.columns.values())
-    ]
-    for first, second in pairs:
+def _repeats(rows: Rows, distinct: bool) -> tuple[str, ...]:
+    """A warning on rows with equal inputs; refuses rows that are equal altogether, if they must be `distinct`."""
+    groups: dict[tuple[float, ...], list[int]] = {}
+    for row, inputs in enumerate(zip(*(column.tolist() for column in rows.columns.values()), strict=True)):
+        groups.setdefault(inputs, []).append(row)
+    replicates = [group for group in groups.values() if len(group) > 1]
+    for first, second in (pair for group in replicates for pair in itertools.pairwise(group)):
         same = rows.observed[first] == rows.observed[second]
-        require(not same, "rows", f"{rows.labels[first]}, {rows.labels[second]}", "are the same measurement twice")
-    if not pairs:
+        rule = "are the same measurement twice; leave one out"
+        require(not (same and distinct), "rows", f"{rows.labels[first]}, {rows.labels[second]}", rule)
+    if not replicates:
         return ()
-    named = ", ".join(f"{rows.labels[first]} and {rows.labels[second]}" for first, second in pairs)
+    named = "; ".join(" and ".join(rows.labels[row] for row in group) for group in replicates)
     return (f"replicates at equal inputs, each counted as a point: {named}",)
 
 

@@ -26,18 +26,22 @@ class Huber:
     """The robust refit: scale 1.345·MAD/0.6745 of the residuals before it, MAD about the median.
 
     Args:
-        floor: Smallest scale, in units of the residuals.
+        floor: Smallest scale.
+        relative: Whether the floor is a share of the median observation where residuals are raw, so that fits do not
+            depend on the unit of the observation (residuals of logs are shares already); else it is in units of the
+            residuals.
         rounds: Refits, each with the scale of the last; fewer where the scale settles to 1 %. One is the published
             procedure; more let a gross outlier lose its hold on the scale.
     """
 
     floor: float = 1e-6
+    relative: bool = True
     rounds: int = 1
 
-    def scale(self, residuals: Array) -> float:
-        """The scale for a refit after `residuals`."""
+    def scale(self, residuals: Array, unit: float = 1.0) -> float:
+        """The scale for a refit after `residuals`; `unit` is what a relative floor is a share of."""
         mad = np.median(np.abs(residuals - np.median(residuals)))
-        return max(1.345 * float(mad) / 0.6745, self.floor)
+        return max(1.345 * float(mad) / 0.6745, self.floor * (unit if self.relative else 1))
 
 
 PUBLISHED_HUBER = Huber()
@@ -88,9 +92,10 @@ def fit_law(
         return to_space(law.predict(rows.columns, held | dict(zip(names, point, strict=True))), held.get("E"))
 
     limits = tuple(zip(*bounds.values(), strict=True))
+    share_of = (float(np.median(np.abs(target))) or 1.0) if space == "raw" else 1.0
     solve = _Solver(predict, target, limits)
     begins = sorted((np.array([float(start[name]) for name in names]) for start in starts), key=solve.misfit)[:REFINED]
-    solution, scale = solve.robust(min(map(solve, begins), key=lambda result: float(result.cost)), huber)
+    solution, scale = solve.robust(min(map(solve, begins), key=lambda result: float(result.cost)), huber, share_of)
     residuals = target - predict(solution.x)
     found = Solution(
         names, solution.x, solve.jacobian(solution.x), residuals, scale, solution.success, solution.active_mask
@@ -145,13 +150,13 @@ class _Solver:
         steps = 1e-30j * np.eye(len(point))
         return np.stack([np.imag(self.predict(point + step)) / 1e-30 for step in steps], axis=1)
 
-    def robust(self, result: OptimizeResult, huber: Huber | None) -> tuple[OptimizeResult, float | None]:
-        """The Huber refit of `result`, and its scale."""
+    def robust(self, result: OptimizeResult, huber: Huber | None, unit: float) -> tuple[OptimizeResult, float | None]:
+        """The Huber refit of `result`, and its scale; `unit` as in `Huber.scale`."""
         if huber is None:
             return result, None
         scale: float | None = None
         for _ in range(huber.rounds):
-            new = huber.scale(self.target - self.predict(result.x))
+            new = huber.scale(self.target - self.predict(result.x), unit)
             if scale is not None and abs(new / scale - 1) < 0.01:
                 break
             scale, result = new, self(result.x, new)
@@ -192,8 +197,10 @@ def fit_linear(
 
 
 def _require_points(law: Law, rows: Rows, names: Sequence[str]) -> None:
+    # Replicates tell how much runs scatter, not how the law bends.
+    points = len(set(zip(*(column.tolist() for column in rows.columns.values()), strict=True)))
     rule = f"the law {law.name!r} has {len(names)} parameters to fit ({', '.join(names)})"
-    require(len(rows) >= len(names), "points", len(rows), f"{rule}; given: {', '.join(rows.labels) or 'none'}")
+    require(points >= len(names), "points", points, f"{rule}; given: {', '.join(rows.labels) or 'none'}")
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 from looplit.errors import require
 from looplit.scaling.laws.curves import fit_line, fit_parabola, is_significant, optimum
 from looplit.scaling.laws.fit import Array, Fit
-from looplit.scaling.laws.rows import Rows, check_rows
+from looplit.scaling.laws.rows import Rows, average_replicates, check_rows
 
 
 def sweep_rows(x: ArrayLike, loss: ArrayLike, labels: Sequence[str] | None = None, x_space: str = "log") -> Rows:
@@ -19,13 +19,19 @@ def sweep_rows(x: ArrayLike, loss: ArrayLike, labels: Sequence[str] | None = Non
     return check_rows({"x": x}, loss, labels, positive=("x", "loss") if x_space == "log" else ("loss",))
 
 
-def drift(sizes: ArrayLike, optima: ArrayLike, labels: Sequence[str] | None = None, size_unit: str = "N") -> Fit:
+def drift(
+    sizes: ArrayLike,
+    optima: ArrayLike,
+    labels: Sequence[str] | None = None,
+    size_unit: str = "N",
+    unit: str = "unit of the swept value",
+) -> Fit:
     """log x* = a + b·log size: the drift exponent b (Eq. 13, negative where x* falls), its error, and p of b = 0.
 
     With compute as size it is the scale-shift test of Table 7.
     """
-    rows = check_rows({"x": sizes}, optima, labels, positive=("x", "optimum"), what="optimum")
-    return fit_line(rows, "log", "log", {"x": size_unit, "output": "optimum of the swept value"})
+    rows = check_rows({"x": sizes}, optima, labels, positive=("x", "optimum"), what="optimum", distinct=False)
+    return fit_line(rows, "log", "log", {"x": size_unit, "output": f"optimum, {unit}"})
 
 
 def affine_growth(fixed: ArrayLike, grown: ArrayLike, labels: Sequence[str] | None = None) -> Fit:
@@ -36,7 +42,7 @@ def affine_growth(fixed: ArrayLike, grown: ArrayLike, labels: Sequence[str] | No
         grown: The same at the fitted transition.
         labels: Name of each row.
     """
-    rows = check_rows({"x": fixed}, grown, labels, positive=("x", "TPP"), what="TPP")
+    rows = check_rows({"x": fixed}, grown, labels, positive=("x", "TPP"), what="TPP", distinct=False)
     unit = "tokens per initial stored parameter"
     return fit_line(rows, units={"x": unit + " without growth", "output": unit + " at the fitted transition"})
 
@@ -90,8 +96,8 @@ def sensitivity(slices: Mapping[float, tuple[ArrayLike, ArrayLike]]) -> tuple[Se
 
 
 def _regret(multipliers: ArrayLike, losses: ArrayLike) -> float | None:
-    by_multiplier = {round(float(np.log2(m)), 6): float(loss) for m, loss in zip(
-        np.asarray(multipliers, float), np.asarray(losses, float), strict=True)}  # fmt: skip
+    values, means = average_replicates(multipliers, losses)
+    by_multiplier = {round(float(np.log2(value)), 6): float(mean) for value, mean in zip(values, means, strict=True)}
     if not {-1.0, 0.0, 1.0} <= by_multiplier.keys():
         return None
     return 1e3 * ((by_multiplier[-1.0] + by_multiplier[1.0]) / 2 - by_multiplier[0.0])

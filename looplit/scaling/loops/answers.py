@@ -14,7 +14,14 @@ from looplit.scaling.laws.answers.base import (
     Answer,
     table,
 )
-from looplit.scaling.loops.commands import chosen_law, setting_fields, verdict, worth_fields
+from looplit.scaling.loops.commands import (
+    chosen_law,
+    method_fields,
+    method_line,
+    setting_fields,
+    verdict,
+    worth_fields,
+)
 from looplit.scaling.loops.fit_answer import fit_answer
 from looplit.scaling.loops.law import LoopLaw
 from looplit.scaling.loops.optimum import (
@@ -89,7 +96,9 @@ def optimum_answer(args: argparse.Namespace) -> Answer:
         ladders = law_ladders(args.n, budgets, STUDY_SETTINGS[:6], args.nrec, law)
         return comparison_figure({args.n: compare(ladders, points=200)})
 
-    return Answer({"given": given | {"nrec": args.nrec}} | payload, text, draw)
+    given["nrec"] = args.nrec
+    payload = {"given": given} | payload | {"method": method_fields(args.nrec, law)}
+    return Answer(payload, f"{text}\n{method_line(args.nrec, law)}", draw)
 
 
 def _at_units(units: float, nrec: float, law: LoopLaw) -> tuple[dict[str, Any], str]:
@@ -195,6 +204,7 @@ def frontier_answer(args: argparse.Namespace) -> Answer:
     payload = {
         "nrec": args.nrec,
         "settings": [worth_fields(each) | {"parameters_saved": each.parameters_saved} for each in found],
+        "method": method_fields(args.nrec, law),
     }
     text = f"Beside the best model without loops at equal loss, size free; N_rec/N = {args.nrec:g}\n"
 
@@ -203,7 +213,7 @@ def frontier_answer(args: argparse.Namespace) -> Answer:
 
         return frontier_figure(law, args.nrec)
 
-    return Answer(payload, text + _worth_table(found), draw)
+    return Answer(payload, f"{text}{_worth_table(found)}\n{method_line(args.nrec, law)}", draw)
 
 
 def _worth_table(found: Iterable[Worth]) -> str:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from looplit.arguments import CommandParser, quantity
 from looplit.errors import require
-from looplit.scaling.loops.law import NREC, PUBLISHED, LoopLaw
+from looplit.scaling.loops.law import COMPUTE_UNIT, EQUATION, NREC, PUBLISHED, UNITS, LoopLaw
 from looplit.scaling.loops.optimum import Setting, Worth, best_trained_passes, full_backpropagation, worth
+from looplit.wording import counted
 
 SUBCOMMANDS = {
     "optimum": "the best setting at given passes, loop compute, size or training compute",
@@ -39,7 +41,10 @@ def loops_main(argv: Sequence[str]) -> int:
     require(1 <= args.B <= args.T, "B", args.B, f"must be from 1 to T = {args.T}")
     law = chosen_law(args.law)
     payload = worth_payload(args.T, args.B, args.nrec, law)
-    print(json.dumps(payload, indent=1, allow_nan=False) if args.json else worth_card(payload, args.nrec, law))
+    if args.json:
+        print(json.dumps(payload, indent=1, allow_nan=False))
+    else:
+        print(worth_card(payload, args.nrec, law), method_line(args.nrec, law), sep="\n")
     return 0
 
 
@@ -124,7 +129,28 @@ def worth_payload(passes: int, trained_passes: int, nrec: float, law: LoopLaw) -
     return worth_fields(here) | {
         "best_B": best_trained_passes(passes, nrec, law),
         "full_bptt_alternative": worth_fields(worth(*full, nrec, law)),
+        "method": method_fields(nrec, law),
     }
+
+
+def method_fields(nrec: float, law: LoopLaw) -> dict[str, Any]:
+    """The JSON keys of how an answer comes about: the law, what was held, and units."""
+    return {"equation": EQUATION, "law": law_name(law), "held": asdict(law) | {"nrec": nrec}, "units": UNITS}
+
+
+def method_line(nrec: float, law: LoopLaw) -> str:
+    """The same for the screen, in three lines."""
+    held = ", ".join(f"{name} = {value:.5g}" for name, value in asdict(law).items())
+    return "\n".join([
+        f"by {law_name(law)}, {EQUATION}",
+        f"  L in {UNITS['loss']}, N in non-embedding parameters, D in tokens; compute in {COMPUTE_UNIT}",
+        f"  held: {held}, N_rec/N = {nrec:g}",
+    ])  # fmt: skip
+
+
+def law_name(law: LoopLaw) -> str:
+    """Whose law an answer goes by."""
+    return "the published law" if law == PUBLISHED else "the given law"
 
 
 def worth_fields(found: Worth) -> dict[str, Any]:
@@ -152,7 +178,6 @@ def verdict(law: LoopLaw) -> str:
 def worth_card(payload: dict[str, Any], nrec: float, law: LoopLaw) -> str:
     """The answer on screen."""
     t, b, full = payload["T"], payload["B"], payload["full_bptt_alternative"]
-    source = "the published law" if law == PUBLISHED else "the given law"
     saved = 1 - 1 / payload["effective_ratio"]
     best = worth(t, payload["best_B"], nrec, law).compute_per_effective
     prescribed = (
@@ -175,7 +200,8 @@ def worth_card(payload: dict[str, Any], nrec: float, law: LoopLaw) -> str:
          f"needed at the loss of the best model without loops, with {saved:.1%} fewer parameters"),
     ]  # fmt: skip
     return "\n".join([
-        f"({t}, {b}): {t} passes, the last {b} trained; N_rec/N = {nrec:g}; by {source}, compute 6·N_comp·D",
+        f"({t}, {b}): {counted(t, 'pass')}, the last {b} trained; "
+        f"N_rec/N = {nrec:g}; by {law_name(law)}, compute 6·N_comp·D",
         *(f"  {name:<32}{value:>7}  {meaning}" for name, value, meaning in lines),
         f"  if T = {t} is prescribed: {prescribed} at equal loss",
         f"  if T can be chosen too: {chosen}",

@@ -92,6 +92,7 @@ def fit_loops(
     *,
     hold: Mapping[str, float] | None = None,
     huber: Huber | None = ROBUST,
+    units: Mapping[str, str] | None = None,
     bootstrap: int = 0,
     seed: int = 0,
     progress: bool = False,
@@ -106,6 +107,7 @@ def fit_loops(
         d0: D0.
         hold: Any of c, p and q to hold, where the runs do not tell it (`unidentified` says so).
         huber: The robust refit.
+        units: Units that differ from the law's own.
         bootstrap: Residual resamples behind the intervals.
         seed: Of the resampling.
         progress: Whether to show a bar.
@@ -121,7 +123,7 @@ def fit_loops(
     bounds = {"E": (0.0, floor * (1 - 1e-9)), "log_A": endless, "alpha": (0.0, 3.0), "log_H": endless,
               "beta": (0.0, 3.0), "kappa": (0.01, 5.0)}  # fmt: skip
     bounds |= {name: limits for name, limits in LOOP_BOUNDS.items() if name not in held}
-    fit = fit_law(LOOPS, rows, starts, bounds, fixed=held | {"N0": n0, "D0": d0}, space="log", huber=huber,
+    fit = fit_law(LOOPS, rows, starts, bounds, fixed=held | {"N0": n0, "D0": d0}, space="log", huber=huber, units=units,
                   bootstrap=bootstrap, seed=seed, progress=progress)  # fmt: skip
     derived = (Parameter("R2", _r_squared(fit)), _criterion(fit))
     return replace(fit, derived=derived, warnings=(*fit.warnings, *unidentified(rows, held)))

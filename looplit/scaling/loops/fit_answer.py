@@ -13,16 +13,18 @@ from looplit.scaling.laws.answers.base import (
     Answer,
     chosen_runs,
     described,
+    method,
     note_left_out,
     shown,
     shown_interval,
     table,
 )
 from looplit.scaling.laws.fit import Fit
+from looplit.scaling.laws.results import unit_of
 from looplit.scaling.laws.rows import Rows
 from looplit.scaling.loops.commands import setting_fields, verdict
 from looplit.scaling.loops.fit import LOOP_BOUNDS, fit_at_passes, fit_loops, law_of
-from looplit.scaling.loops.law import LoopLaw
+from looplit.scaling.loops.law import COMPUTE_UNIT, LoopLaw
 from looplit.scaling.loops.optimum import (
     NO_LOOPING,
     Setting,
@@ -44,19 +46,23 @@ from looplit.scaling.loops.runs import (
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+INTERPOLATION = "runs read by a monotone cubic of log loss in log compute, within the measurements"
+
 
 def fit_answer(args: argparse.Namespace) -> Answer:
     """The joint law, the laws of single loop counts, g by run, and runs compared at equal compute."""
     runs = loop_runs(chosen_runs(args, args.loss), args.loss, args.nrec, args.own_flops)
     hold, rows = _held(args.hold), rows_of(runs)
-    fit = fit_loops(rows, hold=hold, bootstrap=args.bootstrap, seed=args.seed, progress=True)
+    units = {"output": unit_of(args.loss)}
+    fit = fit_loops(rows, hold=hold, units=units, bootstrap=args.bootstrap, seed=args.seed, progress=True)
     if args.save:
         fit.save(args.save)
     law, nrec = law_of(fit), float(np.median([run.nrec for run in runs]))
-    single = _single_laws(rows, hold)
+    single = _single_laws(rows, hold, units)
     g = runwise_g(runs, law)
     comparisons = _comparisons(runs)
-    sizes = optimal_sizes(runs, args.budget) if args.budget else {}
+    sizes = optimal_sizes(runs, args.budget, units["output"]) if args.budget else {}
+    compute_unit = "training FLOPs, as each run reports" if args.own_flops else COMPUTE_UNIT
     payload = {
         "fit": fit.to_dict(draws=False),
         "nrec": nrec,
@@ -64,12 +70,14 @@ def fit_answer(args: argparse.Namespace) -> Answer:
         "fixed_passes": {str(passes): _single_fields(passes, each, nrec) for passes, each in single.items()},
         "runwise_g": [setting_fields(setting) | each._asdict() | {"law": float(law.g(*setting))}
                       for setting, each in g.items()],
+        "compute": {"unit": compute_unit},
+        "interpolation": INTERPOLATION,
         "equal_compute": {f"{size:g}": _comparison_fields(each) for size, each in comparisons.items()},
         "optimal_sizes": [_size_fields(setting, each) for setting, each in sizes.items()],
     }  # fmt: skip
     text = "\n".join([
-        *_fit_text(fit, law), *_single_text(single, nrec), *_g_text(g, law), *_comparison_text(comparisons),
-        *_size_text(sizes, args.budget),
+        *_fit_text(fit, law), *_single_text(single, nrec), *_g_text(g, law),
+        *_comparison_text(comparisons, compute_unit), *_size_text(sizes, args.budget),
     ])  # fmt: skip
 
     def draw() -> Figure:
@@ -92,7 +100,7 @@ def _held(pairs: Sequence[str]) -> dict[str, float]:
     return held
 
 
-def _single_laws(rows: Rows, hold: Mapping[str, float]) -> dict[int, Fit]:
+def _single_laws(rows: Rows, hold: Mapping[str, float], units: Mapping[str, str]) -> dict[int, Fit]:
     """The law of each loop count that has at least three trained-pass counts beside runs without loops."""
     t, b = rows.columns["T"], rows.columns["B"]
     if not np.any(t == 1):
@@ -101,7 +109,7 @@ def _single_laws(rows: Rows, hold: Mapping[str, float]) -> dict[int, Fit]:
     for passes in np.unique(t[t > 1]).astype(int).tolist():
         if len(np.unique(b[t == passes])) >= 3:
             try:
-                fits[passes] = fit_at_passes(rows, passes, hold=hold)
+                fits[passes] = fit_at_passes(rows, passes, hold=hold, units=units)
             except InputError as error:
                 note_left_out([f"law of T = {passes}"], str(error))
     return fits
@@ -128,7 +136,11 @@ def _comparison_fields(found: Comparison) -> dict[str, Any]:
 
 
 def _size_fields(setting: Setting, found: SizeOptimum) -> dict[str, Any]:
-    return setting_fields(setting) | {"n": found.size, "loss": found.loss, "bracketed": found.bracketed}
+    return (
+        setting_fields(setting)
+        | {"n": found.size, "loss": found.loss, "bracketed": found.bracketed}
+        | {"fit": found.fit.to_dict(draws=False) if found.fit else None}
+    )
 
 
 def _fit_text(fit: Fit, law: LoopLaw) -> list[str]:
@@ -152,6 +164,7 @@ def _single_text(single: Mapping[int, Fit], nrec: float) -> list[str]:
         for passes, fit in single.items()
     ]  # fmt: skip
     return ["", "Laws of one loop count each (with the runs without loops): g, and the best B at this T",
+            f"T = {next(iter(single))} for example:", described(next(iter(single.values()))),
             table(["T", *(f"B = {b}" for b in (1, 2, 4, 8, 16)), "best B"], rows)]  # fmt: skip
 
 
@@ -165,20 +178,27 @@ def _g_text(found: Mapping[Setting, Quartiles], law: LoopLaw) -> list[str]:
             table(["(T, B)", "median", "quartiles", "law", "runs"], rows)] if rows else []  # fmt: skip
 
 
-def _comparison_text(found: Mapping[float, Comparison]) -> list[str]:
+def _comparison_text(found: Mapping[float, Comparison], unit: str) -> list[str]:
     rows = [
         [f"{size:.3g}", str(setting), f"{start:.3g}", f"{end:.3g}"]
         for size, each in found.items()
         for setting, start, end in each.stretches()
     ]
-    return ["", "Best measured setting at equal compute, by size",
-            table(["N", "(T, B)", "from FLOPs", "to"], rows)] if rows else []  # fmt: skip
+    title = f"Best measured setting at equal compute ({unit}), by size (non-embedding parameters N); {INTERPOLATION}"
+    return ["", title, table(["N", "(T, B)", "from FLOPs", "to"], rows)] if rows else []
 
 
 def _size_text(found: Mapping[Setting, SizeOptimum], budget: float | None) -> list[str]:
     rows = [
-        [str(setting), f"{each.size:.4g}", f"{each.loss:.4f}", "yes" if each.bracketed else "no, best measured"]
+        [str(setting), f"{each.size:.4g}", f"{each.loss:.4f}", "yes" if each.bracketed else "no, best measured",
+         shown(each.fit["x0"] if each.fit else None)]
         for setting, each in found.items()
-    ]
-    return ["", f"Compute-optimal size at {budget:.3g} FLOPs (log loss as a parabola in log N)",
-            table(["(T, B)", "N*", "loss", "bracketed"], rows)] if rows else []  # fmt: skip
+    ]  # fmt: skip
+    if not rows:
+        return []
+    example = next(((setting, each.fit) for setting, each in found.items() if each.fit), None)
+    return [
+        "", f"Compute-optimal size at {budget:.3g} FLOPs (log loss as a parabola in log N; {INTERPOLATION})",
+        *([f"{example[0]} for example:", method(example[1])] if example else []),
+        table(["(T, B)", "N*", "loss", "bracketed", "held x0"], rows),
+    ]  # fmt: skip

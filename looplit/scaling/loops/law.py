@@ -17,6 +17,23 @@ Array = NDArray[np.float64]
 NREC = 0.507
 """N_rec/N, the core's share of the non-embedding parameters, of the study's 240M model."""
 
+EQUATION = "L = E + [A·(N_eff/N0)^-alpha + H·(D/D0)^-beta]^kappa, N_eff = N_once + N_rec·g, g = exp(c·(1 - T^-p·B^-q))"
+"""The law as a person would write it."""
+
+COMPUTE_UNIT = "training FLOPs, 6·N_comp·D (no attention, no vocabulary matrix)"
+
+UNITS = {
+    "loss": "nats per token",
+    "n": "non-embedding parameters N",
+    "tokens": "training tokens D",
+    "compute": COMPUTE_UNIT,
+    "units": "forward passes of the core, T + 2B",
+    "g": "untied copies of the core",
+    "compute_per_token": "relative to no looping, N_comp/N",
+    "compute_per_effective": "relative to no looping at equal loss, N_comp/N_eff",
+}
+"""Unit of every quantity in the answers of the law."""
+
 
 def cost_units(passes: ArrayLike, trained_passes: ArrayLike) -> Array:
     """T + 2B: a forward pass of the core costs 1, a backward pass 2.

@@ -223,12 +223,13 @@ class SizeOptimum:
     fit: Fit | None
 
 
-def optimal_sizes(runs: Sequence[LoopRun], budget: float) -> dict[Setting, SizeOptimum]:
+def optimal_sizes(runs: Sequence[LoopRun], budget: float, unit: str = "nats per token") -> dict[Setting, SizeOptimum]:
     """The compute-optimal size of every setting at one budget, each size read at the budget by `read_ladder`.
 
     Args:
         runs: From `loop_runs`.
         budget: Training FLOPs, in the count of the runs.
+        unit: Of the loss.
 
     Raises:
         InputError: No setting can be read at the budget.
@@ -240,15 +241,15 @@ def optimal_sizes(runs: Sequence[LoopRun], budget: float) -> dict[Setting, SizeO
             if np.isfinite(loss):
                 table.setdefault(setting, {})[size] = loss
     require(bool(table), "budget", budget, "no size has measurements on both sides of it")
-    return {setting: _size_optimum(losses) for setting, losses in sorted(table.items())}
+    return {setting: _size_optimum(losses, unit) for setting, losses in sorted(table.items())}
 
 
-def _size_optimum(losses: Mapping[float, float]) -> SizeOptimum:
+def _size_optimum(losses: Mapping[float, float], unit: str) -> SizeOptimum:
     best = min(losses, key=lambda size: losses[size])
     if len(losses) < 3:
         return SizeOptimum(best, losses[best], False, None)
     rows = check_rows({"x": list(losses)}, list(losses.values()), [f"{size:.3g} parameters" for size in losses])
-    fit = fit_parabola(rows, "log", "log", {"x": "non-embedding parameters", "output": "nats per token"})
+    fit = fit_parabola(rows, "log", "log", {"x": "non-embedding parameters", "output": unit})
     found = optimum(fit)
     if found is None:
         return SizeOptimum(best, losses[best], False, fit)

@@ -137,7 +137,7 @@ def test_dry_run_says_what_it_would_take(
         (["--ckpt_path", "CKPT", "--bundle", "BUNDLE", "--tasks", "nope"], "tasks = "),
         (["--ckpt_path", "CKPT", "--bundle", "BUNDLE", "--passes", "0"], "passes = 0"),
         (["--ckpt_path", "CKPT", "--limit", "x"], "evaluate: argument --limit"),
-        (["--dry_run", "--tokens_per_second", "0"], "tokens_per_second = 0"),
+        (["--dry_run", "--tokens_per_second", "0"], "argument --tokens_per_second: '0' is no positive number"),
     ],
 )
 def test_wrong_input_is_one_line(options: list[str], message: str, checkpoint: Path, bundle_folder: Path) -> None:

@@ -93,6 +93,8 @@ def test_forecast(evaluated: str, capsys: pytest.CaptureFixture[str], tmp_path: 
     assert payload["held_out"][0]["error"] == pytest.approx(0, abs=1e-4)
     assert payload["fits"]["conversion"]["parameters"][0]["value"] == pytest.approx(0.9)
     assert "vanilla / untied_grow" in text
+    assert payload["needed"]["GPT-3 175B"]["extrapolated"] == {"vanilla": True, "untied_grow": True}
+    assert f"{payload['needed']['GPT-3 175B']['compute']['vanilla']:.3g}*" in text
     assert (tmp_path / "core.png").stat().st_size > 1000
 
 
@@ -168,7 +170,7 @@ def test_recurrence(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     payload, text = answer(capsys, "recurrence", write(tmp_path / "t.csv", rows), "--weight_decay", "0.8",
                            "--plot", str(tmp_path / "r.svg"))  # fmt: skip
     assert len(payload["cuts"]) == 5
-    assert payload["weight_decay"] == 0.8
+    assert payload["held"] == {"weight_decay": 0.8, "unit": "weight decay per step and learning rate"}
     assert set(payload["marginal_gain"]["8"]) == {"1", "2", "4", "8"}
     pair = next(entry for entry in payload["strategy_multipliers"]
                 if entry["slow"].startswith("size, tuned") and entry["fast"].startswith("loops, fixed"))  # fmt: skip
@@ -219,3 +221,169 @@ def test_a_ladder_of_single_runs_is_refused(tmp_path: Path) -> None:
     table.write_text("family,depth,training_flops,final_val_loss\nvanilla,8,1e18,3.3\n")
     with pytest.raises(InputError, match="no family has two rungs"):
         laws_main(["ladder", str(table)])
+
+
+def test_an_affine_law_that_is_not_identified_leaves_the_optima(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    rows = [
+        {"family": "untied_grow", "depth": depth, "growth_fraction": rho, "training_flops": 1e18 * depth,
+         "tokens_per_parameter": 5 / (1 + 0.45 * rho), "final_val_loss": 3 * np.exp(0.05 * (rho - 0.25) ** 2)}
+        for depth in (8, 9)
+        for rho in (0.0, 0.1, 0.2, 0.3, 0.5)
+    ]  # fmt: skip
+    payload, text = answer(capsys, "vertex", write(tmp_path / "t.csv", rows), "--x", "growth_fraction")
+    family = payload["families"]["untied_grow"]
+    assert family["mean"] == pytest.approx(0.25, rel=1e-6)
+    assert family["affine_growth"] is None
+    assert "2 parameters" in family["not_identified"]["affine_growth"]
+    assert "affine growth: not identified" in text
+
+
+def test_vertex_says_units_robustness_and_what_was_held(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    rows = [
+        {"family": "vanilla", "depth": 8, "learning_rate": rate, "final_val_bpb": 1 + np.log(rate / 0.04) ** 2}
+        for rate in (0.01, 0.02, 0.04, 0.08)
+    ]
+    argv = ("vertex", write(tmp_path / "t.csv", rows), "--x", "learning_rate", "--loss", "final_val_bpb")
+    payload, text = answer(capsys, *argv)
+    assert payload["x"] == {
+        "column": "learning_rate", "unit": "matrix learning rate per step", "space": "log", "center": None
+    }  # fmt: skip
+    assert payload["loss"]["unit"] == "bits per byte"
+    held = np.log([0.01, 0.02, 0.04, 0.08]).mean()
+    assert f"residuals: log, least squares, no Huber; held: x0 = {held:.6g}" in text
+    assert "x in matrix learning rate per step, output in bits per byte" in text
+    assert f"{held:.4g}" in next(line for line in text.splitlines() if line.startswith("vanilla, depth 8"))
+    _, text = answer(capsys, *argv, "--center", "0.04")
+    assert "x in multiple of learning_rate = 0.04" in text
+
+
+def test_recurrence_says_how_optima_were_fitted_and_what_they_lack(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    rows = [
+        {"family": "loop", "depth": depth, "passes": passes, "weight_decay": decay,
+         "training_flops": 1e16 * depth**2.5 * (passes + 2),
+         "final_val_loss": 3.6 - 0.02 * depth + 0.1 * np.log(passes / 2) ** 2 + 0.05 * np.log(decay / 0.8) ** 2}
+        for depth in (6, 8, 10, 12)
+        for passes in (1, 2, 4)
+        for decay in (0.4, 0.8, 1.6)
+    ]  # fmt: skip
+    argv = ("recurrence", write(tmp_path / "t.csv", rows), "--budgets", "0.008T", "1.3e19")
+    with pytest.raises(InputError, match="budget = 8000000000.0: no ladder has measurements on both sides of it"):
+        laws_main(argv)
+    _, text = answer(capsys, *argv[:3], "1.3e19")
+    assert "warning: 1.3e+19: 3 points for 3 parameters: no standard error" in text
+    assert "x in passes K, output in nats per token" in text
+    assert "x in weight decay per step and learning rate, output in nats per token" in text
+    assert text.count("held: x0 = ") == 3  # cuts, cuts at tuned weight decay, weight decay
+    assert "warning: d6 K = 1, d6 K = 2" in text
+    assert len(answer(capsys, *argv[:3], "1.3e19", "1.3001e19")[0]["cuts"]) == 2  # alike to three digits
+
+
+def test_a_loss_in_bits_per_byte_is_called_so_everywhere(evaluated: str, capsys: pytest.CaptureFixture[str]) -> None:
+    table = Path(evaluated)
+    table.write_text(table.read_text().replace("final_val_loss", "final_val_bpb"))
+    for command in ("ladder", "residuals"):
+        payload, text = answer(capsys, command, evaluated, "--loss", "final_val_bpb")
+        assert "bits per byte" in text
+        assert "nats per token," not in text
+    assert payload["loss"]["unit"] == "bits per byte"
+
+
+def runs_folder(tmp_path: Path, seeds: Sequence[int], losses: Sequence[float]) -> str:
+    """A ladder of five, and one rung run again with each of the seeds."""
+    results = [(6 + 2 * i, 0, 1.7 + 1.6 * (1e18 * 3**i / 1e18) ** -0.11) for i in range(5)]
+    results += [(6, seed, loss) for seed, loss in zip(seeds, losses, strict=True)]
+    for n, (depth, seed, loss) in enumerate(results):
+        folder = tmp_path / "runs" / f"version_{n}"
+        folder.mkdir(parents=True)
+        (folder / "result.json").write_text(json.dumps({
+            "family": "vanilla", "depth": depth, "passes": [1], "training_flops": 1e18 * 3 ** ((depth - 6) / 2),
+            "final_val_loss": loss, "hyperparameters": {"weight_decay": 0.07}, "seed": seed, "wall_s": 10.0 + n,
+            "tokens_per_second": 100.0 + n, "config_path": str(folder / "config.yaml"), "versions": {"torch": str(n)},
+        }))  # fmt: skip
+    return str(tmp_path / "runs")
+
+
+def test_a_run_made_twice_is_read_once_and_another_seed_is_a_replicate(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = runs_folder(tmp_path, seeds=(0, 1), losses=(3.3, 3.31))
+    assert laws_main(["ladder", folder, "--json"]) == 0
+    out, err = capsys.readouterr()
+    payload = json.loads(out)
+    assert "left out, the same run and result as one before: vanilla d6 (version_5)" in err
+    assert len(payload["floor"]["observed"]) == 6
+    assert "replicates at equal inputs" in payload["floor"]["warnings"][0]
+    assert "vanilla d6 (version_0) and vanilla d6 (version_6)" in payload["floor"]["warnings"][0]
+
+
+def test_replicates_do_not_make_up_for_rungs(tmp_path: Path) -> None:
+    table = tmp_path / "two.csv"
+    table.write_text(
+        "family,depth,training_flops,final_val_loss\nvanilla,8,1e18,3.3\nvanilla,8,1e18,3.31\nvanilla,10,1e19,3.0\n"
+    )
+    with pytest.raises(InputError, match=r"points = 2: .* 3 parameters .* d8 \(line 2\), vanilla d8 \(line 3\)"):
+        laws_main(["ladder", str(table)])
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["forecast", "--at", "a lot"], "'a lot' is no positive number such as 240M"),
+        (["recurrence", "--budgets", "-1"], "'-1' is no positive number|expected at least one argument"),
+        (["recurrence", "--at", "nan"], "'nan' is no positive number"),
+        (["forecast", "--target", "nan"], "'nan' is no positive number"),
+        (["forecast", "--series", "corpus"], "column = 'corpus': vanilla d6 .* it has core_loss, core_metric, depth"),
+        (["ladder", "--where", "family"], "where = 'family': must be COLUMN=VALUE with one of the columns core_loss"),
+        (["ladder", "--where", "corpus=web"], "where = 'corpus=web': must be COLUMN=VALUE"),
+        (["ladder", "--held_out", "vanilla"], "there are vanilla:6, vanilla:8, vanilla:10"),
+        (["residuals", "--reference", "loop_2"], "needs two runs evaluated on a, as vanilla, untied_grow has"),
+        (["forecast", "--tasks", "d"], "tasks = 'd': vanilla was evaluated on a, b, c"),
+        (["ladder", "--score", "warmth"], "score = 'warmth': no run of vanilla has it; there are centered:a"),
+    ],
+)
+def test_messages_say_what_there_is(evaluated: str, argv: list[str], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        laws_main([argv[0], evaluated, *argv[1:]])
+
+
+def test_two_pass_counts_have_no_cut_but_the_rest(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    rows = [
+        {"family": "loop", "depth": depth, "passes": passes, "weight_decay": 0.8,
+         "training_flops": 1e17 * depth * passes, "final_val_loss": 3.6 - 0.02 * depth - 0.1 * np.log(passes)}
+        for depth in (6, 8, 10)
+        for passes in (1, 4)
+    ]  # fmt: skip
+    payload, text = answer(capsys, "recurrence", write(tmp_path / "t.csv", rows), "--plot", str(tmp_path / "r.svg"))
+    assert payload["cuts"] == []
+    assert "at least three must share a range of compute" in payload["not_identified"]["cuts"]
+    assert payload["marginal_gain"]["6"]["4"] == pytest.approx(-0.1 * np.log(4))
+    assert "cuts: not identified (ladders = 2" in text
+
+
+def test_one_pass_count_tells_nothing(tmp_path: Path) -> None:
+    rows = [{"family": "loop", "depth": depth, "passes": 2, "weight_decay": 0.8, "training_flops": 1e17 * depth,
+             "final_val_loss": 3.6 - 0.02 * depth} for depth in (6, 8, 10)]  # fmt: skip
+    with pytest.raises(InputError, match="neither passes nor weight decay vary"):
+        laws_main(["recurrence", write(tmp_path / "t.csv", rows)])
+
+
+def test_sweeps_are_told_apart_by_any_column_and_leave_zero_out(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    rows = [
+        {"family": "loop", "depth": 8, "passes": passes, "weight_decay": decay,
+         "final_val_loss": 3 + np.log((decay or 0.01) / 0.1 / passes) ** 2}
+        for passes in (1, 2)
+        for decay in (0, 0.05, 0.1, 0.2, 0.4)
+    ]  # fmt: skip
+    argv = ["vertex", write(tmp_path / "t.csv", rows), "--x", "weight_decay", "--group", "depth", "passes", "--json"]
+    assert laws_main(argv) == 0
+    out, err = capsys.readouterr()
+    sweeps = json.loads(out)["families"]["loop"]["sweeps"]
+    assert [sweep["optimum"] for sweep in sweeps.values()] == pytest.approx([0.1, 0.2], rel=0.1)
+    assert list(sweeps) == ["depth 8 passes 1", "depth 8 passes 2"]
+    assert "left out, weight_decay is 0, and read in logs: loop d8 (line 2), loop d8 (line 7)" in err

@@ -103,7 +103,7 @@ def test_refusals() -> None:
     full, partial = series(), series()
     partial = TaskPoints(partial.compute, {"task_0": partial.nll["task_0"]}, partial.accuracy, partial.core,
                          partial.labels)  # fmt: skip
-    with pytest.raises(InputError, match="series = 'b': was not evaluated on task_1, task_2, task_3"):
+    with pytest.raises(InputError, match="tasks = 'task_1, task_2, task_3': b was evaluated on task_0"):
         fit_forecast({"a": full, "b": partial})
     with pytest.raises(InputError, match="series = 'c'"):
         fit_forecast({"a": full}).score("c", 1e20)

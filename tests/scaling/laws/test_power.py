@@ -115,14 +115,6 @@ def test_row_order_does_not_matter_at_all() -> None:
     assert first == second
 
 
-def test_unit_of_the_loss_does_not_matter() -> None:
-    compute, loss = ladder(noise=1e-3)
-    fit, milli = fit_power(power_rows(compute, loss)), fit_power(power_rows(compute, 1e3 * loss))
-    assert milli["gamma"] == pytest.approx(fit["gamma"], rel=1e-7)
-    assert milli["E"] == pytest.approx(1e3 * fit["E"], rel=1e-7)
-    assert milli.huber_scale == pytest.approx(1e3 * fit.huber_scale, rel=1e-6)
-
-
 def test_saved_fits_predict_bit_for_bit(tmp_path: Path, shared: Path) -> None:
     fit = fit_ladders(published(shared), bootstrap=15).families["loop_grow"]
     fit.save(tmp_path / "fit.json")
@@ -229,3 +221,23 @@ def test_warnings() -> None:
     close = np.geomspace(1e18, 1.02e18, 10)
     narrow = fit_power(power_rows(close, 1.7 + 1.6 * (close / 1e18) ** -0.12))
     assert any("not identified" in warning for warning in narrow.warnings)
+
+
+@pytest.mark.parametrize("unit", [1e-6, 1e6])
+def test_exponents_do_not_depend_on_the_unit_of_the_loss(unit: float) -> None:
+    """Losses in another unit: the exponent, its error and its interval stay, E follows; with noise and without."""
+    compute = np.geomspace(1e18, 1e20, 8)
+    loss = 1.7 + 1.5 * (compute / 1e18) ** -0.11
+    noise = 1e-3 * np.random.default_rng(0).standard_normal(8)
+    for losses in (loss, loss * (1 + noise)):
+        plain, scaled = (fit_power(power_rows(compute, losses * factor), bootstrap=5) for factor in (1, unit))
+        assert scaled["gamma"] == pytest.approx(plain["gamma"], rel=1e-6)  # of rounding through the optimizer
+        assert scaled["E"] == pytest.approx(plain["E"] * unit, rel=1e-6)
+        assert scaled.huber_scale == pytest.approx((plain.huber_scale or 0) * unit, rel=1e-4)
+        assert scaled.parameter("gamma").interval == pytest.approx(plain.parameter("gamma").interval, rel=1e-4)
+
+
+def test_the_smallest_huber_scale_is_a_millionth_of_the_median_loss() -> None:
+    compute = np.geomspace(1e18, 1e20, 5)
+    losses = 1.7 + 1.5 * (compute / 1e18) ** -0.11  # noise-free: the residuals are rounding
+    assert fit_power(power_rows(compute, losses)).huber_scale == pytest.approx(1e-6 * np.median(losses))

@@ -74,5 +74,5 @@ def test_categories_come_from_the_bundles_table(tmp_path: Path) -> None:
 def test_refusals() -> None:
     with pytest.raises(InputError, match="core_loss"):
         pooled_residuals([Result("a", {"family": "vanilla"}, {"final_val_loss": 3.0})])
-    with pytest.raises(InputError, match="needs at least two runs"):
+    with pytest.raises(InputError, match="needs two runs evaluated on easy, as vanilla, untied_grow has"):
         task_residuals(runs(), reference="loop_2")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from looplit.errors import InputError
-from looplit.scaling.laws.results import column, grouped, having, read_results, split_held_out
+from looplit.scaling.laws.results import column, grouped, having, read_results, split_held_out, without_repeats
 
 RESULT = {
     "family": "untied_grow",
@@ -58,6 +58,12 @@ def test_folder_of_runs(tmp_path: Path) -> None:
     [
         ("family,val_loss\n", "at least one run"),
         ("family,val_loss\nvanilla,3.0,9\n", "line 2 = 3: must have 2 cells"),
+        ("family,val_loss\nvanilla,3,0\n", "line 2 = 3: must have 2 cells.*a decimal comma splits a number in two"),
+        ('family,val_loss\nvanilla,"3,0"\n', "line 2 = '3,0': must be a number with a decimal point, not a comma"),
+        ("family;val_loss\nvanilla;3,0\n", "is separated by semicolons; save it with commas, and decimal points"),
+        ("family\tval_loss\nvanilla\t3.0\n", "is separated by tabs"),
+        ("family,val_loss,final_val_loss\nvanilla,3.0,3.1\n", "has more than one column 'final_val_loss'"),
+        ("family,val_loss\n\nvanilla,3.0\n\nvanilla,three\n", "line 5 = 'three'"),
         ("family,val_loss\nvanilla,3.0\nvanilla,three\n", "final_val_loss in t.csv line 3 = 'three': must be a number"),
     ],
 )
@@ -65,6 +71,34 @@ def test_bad_tables(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "t.csv").write_text(text)
     with pytest.raises(InputError, match=message):
         read_results(tmp_path / "t.csv")
+
+
+def test_a_byte_order_mark_is_no_part_of_a_name(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("arm,val_loss\nvanilla,3.0\n", encoding="utf-8-sig")
+    run = read_results(tmp_path / "t.csv")[0]
+    assert (run.family, run.values) == ("vanilla", {"final_val_loss": 3.0})
+
+
+def test_other_encodings_and_text_for_numbers(tmp_path: Path) -> None:
+    table = tmp_path / "t.csv"
+    table.write_text("arm,val_loss\nvanilla,3.0\n", encoding="utf-16")
+    with pytest.raises(InputError, match=r"t.csv': must be UTF-8 text \(invalid start byte at byte 0"):
+        read_results(table)
+    table.write_text("arm,val_loss\nvanilla,30 %\n")
+    with pytest.raises(InputError, match=r"final_val_loss = '30 %': must be a number, in vanilla \(line 2\)"):
+        having(read_results(table), "final_val_loss")
+
+
+def test_repeats(tmp_path: Path) -> None:
+    """Equal settings and results are one run, wherever and however fast it ran; another seed or loss is another."""
+    first = {"family": "vanilla", "depth": 8, "seed": 1, "final_val_loss": 3.0, "wall_s": 9.0, "device": "cpu"}
+    results = [first, first | {"wall_s": 8.0, "device": "H100"}, first | {"seed": 2}, first | {"final_val_loss": 3.1}]
+    for n, result in enumerate(results):
+        (tmp_path / str(n)).mkdir()
+        (tmp_path / str(n) / "result.json").write_text(json.dumps(result))
+    kept, repeats = without_repeats(read_results(tmp_path))
+    assert [run.name for run in kept] == ["vanilla d8 (0)", "vanilla d8 (2)", "vanilla d8 (3)"]
+    assert [run.name for run in repeats] == ["vanilla d8 (1)"]
 
 
 def test_other_refusals(tmp_path: Path) -> None:

@@ -94,3 +94,13 @@ def test_coupled_law_is_recovered() -> None:
     predicted = fit_coupled(size_data_rows(sizes, tokens, noisy)).predict(**columns)
     # Whatever the parameters trade, the curve is known better than one run's noise.
     assert np.abs(predicted / loss - 1).max() < 2e-3
+
+
+@pytest.mark.parametrize("unit", [1e-6, 1e6])
+def test_exponents_do_not_depend_on_the_unit_of_the_loss(unit: float) -> None:
+    n, d, loss = grid()
+    noisy = loss * (1 + 0.01 * np.random.default_rng(1).standard_normal(len(loss)))
+    for fit in (fit_two_powers, fit_coupled):
+        plain, scaled = (fit(size_data_rows(n, d, noisy * factor)) for factor in (1, unit))
+        for name in ("alpha", "beta"):
+            assert scaled[name] == pytest.approx(plain[name], rel=1e-4), (fit.__name__, name)

@@ -44,7 +44,7 @@ def table(make_runs: Callable[..., list[LoopRun]], tmp_path: Path) -> str:
 
 def test_worth(capsys: pytest.CaptureFixture[str]) -> None:
     payload, text = answer(capsys, "--T", "8", "--B", "2")
-    assert set(payload) == KEYS | {"best_B", "full_bptt_alternative"}
+    assert set(payload) == KEYS | {"best_B", "full_bptt_alternative", "method"}
     assert set(payload["full_bptt_alternative"]) == KEYS
     assert (payload["T"], payload["B"], payload["units"], payload["best_B"]) == (8, 2, 12, 2)
     full = payload["full_bptt_alternative"]
@@ -58,6 +58,28 @@ def test_worth(capsys: pytest.CaptureFixture[str]) -> None:
     assert other["compute_per_token"] == pytest.approx(0.4 + 8 * 0.6)
     assert "N_rec/N = 0.6" in text
     assert "every pass is trained already" in text
+
+
+@pytest.mark.parametrize(
+    "argv", [("--T", "8", "--B", "2"), ("optimum", "--n", "240M"), ("optimum", "--units", "12"), ("frontier",)]
+)
+def test_every_answer_says_its_law_units_and_what_was_held(
+    argv: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    payload, text = answer(capsys, *argv, "--nrec", "0.6")
+    method = payload["method"]
+    assert method["held"]["nrec"] == 0.6
+    assert method["held"]["kappa"] == PUBLISHED.kappa
+    assert method["units"]["loss"] == "nats per token"
+    assert "6·N_comp·D" in method["units"]["compute"]
+    assert "by the published law, L = E + [A·(N_eff/N0)^-alpha" in text
+    assert "L in nats per token" in text
+    assert "kappa = 0.3251" in text
+    assert "N_rec/N = 0.6" in text.splitlines()[-1]
+
+
+def test_one_pass_is_no_passes(capsys: pytest.CaptureFixture[str]) -> None:
+    assert answer(capsys, "--T", "1", "--B", "1")[1].startswith("(1, 1): 1 pass, the last 1 trained")
 
 
 def test_worth_is_answered_without_scipy_or_torch() -> None:
@@ -123,6 +145,10 @@ def test_fit(table: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> 
     sizes = {(entry["T"], entry["B"]): entry["n"] for entry in payload["optimal_sizes"]}
     assert sizes[2, 2] < sizes[1, 1]
     assert "q - 2p" in text
+    assert all(entry["fit"]["fixed"]["x0"] > 0 for entry in payload["optimal_sizes"] if entry["bracketed"])
+    assert "x in non-embedding parameters, output in nats per token" in text
+    assert "monotone cubic" in payload["interpolation"]
+    assert "6·N_comp·D" in payload["compute"]["unit"]
     assert figure.exists()
     again, card = answer(capsys, "--T", "8", "--B", "2", "--law", str(saved))
     assert again["g"] == pytest.approx(float(PUBLISHED.g(8, 2)), rel=0.02)

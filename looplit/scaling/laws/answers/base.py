@@ -5,15 +5,18 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from looplit.arguments import natural
-from looplit.errors import require
+from looplit.errors import InputError, require
 from looplit.scaling.laws.fit import LAWS, Fit
-from looplit.scaling.laws.results import Result, grouped, having, read_results
+from looplit.scaling.laws.results import Result, grouped, having, read_results, without_repeats
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+
+T = TypeVar("T")
 
 
 class Answer(NamedTuple):
@@ -46,9 +49,13 @@ def chosen_runs(args: argparse.Namespace, *keys: str) -> list[Result]:
     Raises:
         InputError: There are none, or none with a value asked for.
     """
-    runs = read_results(args.runs)
+    runs, repeats = without_repeats(read_results(args.runs))
+    note_left_out([run.name for run in repeats], "the same run and result as one before")
     for condition in args.where:
-        name, _, wanted = condition.partition("=")
+        name, equals, wanted = condition.partition("=")
+        known = sorted({key for run in runs for key in (*run.labels, *run.values) if ":" not in key})
+        require(bool(equals) and name in known, "where", condition,
+                f"must be COLUMN=VALUE with one of the columns {', '.join(known)}")  # fmt: skip
         groups = grouped([run for run in runs if name in run.labels or name in run.values], name)
         for value in wanted.split(","):
             require(value in groups, "where", condition, f"no run has {name} {value}; there are {', '.join(groups)}")
@@ -56,6 +63,18 @@ def chosen_runs(args: argparse.Namespace, *keys: str) -> list[Result]:
     kept = having(runs, *keys)
     note_left_out([run.name for run in runs if run not in kept], f"without {' and '.join(keys)}")
     return kept
+
+
+def attempted(name: str, fit: Callable[[], T], not_identified: dict[str, str]) -> T | None:
+    """What `fit` gives, or None where the data refuse it, with the reason under its name in `not_identified`.
+
+    For laws beside the one that was asked for, whose refusal must not take that answer with it.
+    """
+    try:
+        return fit()
+    except InputError as error:
+        not_identified[name] = str(error)
+        return None
 
 
 def note_left_out(names: Sequence[str], why: str) -> None:
@@ -96,14 +115,16 @@ def shown_interval(interval: Sequence[float] | None, form: str = ".4g") -> str:
     return "–" if interval is None else f"[{interval[0]:{form}}, {interval[1]:{form}}]"
 
 
-def described(fit: Fit) -> str:
-    """Equation, space, robust scale, what was held and how it went, in two lines; warnings follow."""
-    scale = "least squares" if fit.huber_scale is None else f"Huber, scale {fit.huber_scale:.3g}"
+def method(fit: Fit) -> str:
+    """Equation with units; then space of the residuals, robust scale and what was held: two lines."""
+    scale = "least squares, no Huber" if fit.huber_scale is None else f"Huber, scale {fit.huber_scale:.3g}"
     fixed = ", ".join(f"{name} = {value:.6g}" for name, value in fit.fixed.items()) or "nothing"
     units = ", ".join(f"{name} in {unit}" for name, unit in fit.units.items())
-    lines = [
-        f"{LAWS[fit.law].equation}; {units}",
-        f"residuals: {fit.space}, {scale}; held: {fixed}; {len(fit.observed)} points; "
-        f"condition number {fit.condition_number:.3g}; {'converged' if fit.converged else 'NOT converged'}",
-    ]
-    return "\n".join([*lines, *(f"warning: {warning}" for warning in fit.warnings)])
+    return f"{LAWS[fit.law].equation}; {units}\nresiduals: {fit.space}, {scale}; held: {fixed}"
+
+
+def described(fit: Fit) -> str:
+    """`method`, and how the fit went; warnings follow."""
+    went = f"{len(fit.observed)} points; condition number {fit.condition_number:.3g}; " \
+           f"{'converged' if fit.converged else 'NOT converged'}"  # fmt: skip
+    return "\n".join([f"{method(fit)}; {went}", *(f"warning: {warning}" for warning in fit.warnings)])

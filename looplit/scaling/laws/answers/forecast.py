@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from looplit.arguments import quantity
 from looplit.errors import require
 from looplit.scaling.laws.answers.base import (
     Answer,
@@ -19,7 +20,7 @@ from looplit.scaling.laws.answers.base import (
 )
 from looplit.scaling.laws.fit import LEVEL
 from looplit.scaling.laws.forecast import GPT3_CORE, CoreForecast, fit_forecast, task_points
-from looplit.scaling.laws.results import Result, grouped, split_held_out
+from looplit.scaling.laws.results import Result, grouped, split_held_out, unit_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -29,8 +30,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `laws forecast`."""
     common_arguments(parser)
     parser.add_argument("--series", default="family", help="column that tells the series apart: family, corpus …")
-    parser.add_argument("--at", type=float, nargs="+", default=[], metavar="C", help="forecast CORE at these FLOPs")
-    parser.add_argument("--target", type=float, nargs="+", default=[], metavar="CORE",
+    parser.add_argument("--at", type=quantity, nargs="+", default=[], metavar="C", help="forecast CORE at these FLOPs")
+    parser.add_argument("--target", type=quantity, nargs="+", default=[], metavar="CORE",
                         help="compute that these scores need, beside those of GPT-3")  # fmt: skip
     parser.add_argument("--tasks", nargs="+", help="tasks that carry the forecast (default: the study's filter)")
     parser.add_argument("--held_out", nargs="+", default=[], metavar="FAMILY:DEPTH",
@@ -47,13 +48,17 @@ def answer(args: argparse.Namespace) -> Answer:
     held = [_against(fitted, run, args.series) for run in kept_out]
     payload = {
         "series": args.series,
-        "compute": {"column": "training_flops", "unit": "training FLOPs"},
+        "compute": {"column": "training_flops", "unit": unit_of("training_flops")},
+        "core": {"column": "core_metric", "unit": unit_of("core_metric")},
         "bootstrap": {"draws": args.bootstrap, "seed": args.seed, "level": LEVEL},
         "tasks": list(fitted.accuracy),
         "fits": fitted.to_dict(draws=False),
-        "at": [_at(fitted, name, spend, max(points[name].compute)) for spend in args.at for name in points],
-        "needed": {name: {"core": scores[name], "compute": needed}
-                   for name, needed in fitted.crossings(scores).items()},
+        "at": [_at(fitted, name, spend) for spend in args.at for name in points],
+        "needed": {
+            name: {"core": scores[name], "compute": needed}
+            | {"extrapolated": {one: _beyond(fitted, one, spend) for one, spend in needed.items() if spend}}
+            for name, needed in fitted.crossings(scores).items()
+        },
         "held_out": held,
     }  # fmt: skip
 
@@ -69,13 +74,19 @@ def _interval(fitted: CoreForecast, series: str, compute: float) -> list[float] 
     return [float(end) for end in fitted.interval(series, compute)] if fitted.conversion.draws else None
 
 
-def _at(fitted: CoreForecast, series: str, compute: float, largest: float) -> dict[str, Any]:
+def _beyond(fitted: CoreForecast, series: str, compute: float) -> bool:
+    """Whether the forecast at `compute` lies outside the series' measured ladder."""
+    measured = next(iter(fitted.nll[series].values())).columns["compute"]
+    return not min(measured) <= compute <= max(measured)
+
+
+def _at(fitted: CoreForecast, series: str, compute: float) -> dict[str, Any]:
     return {
         "series": series,
         "compute": compute,
         "core": float(fitted.score(series, compute)),
         "interval": _interval(fitted, series, compute),
-        "extrapolated": compute > largest,
+        "extrapolated": _beyond(fitted, series, compute),
     }
 
 
@@ -99,15 +110,16 @@ def _text(payload: Mapping[str, Any], fitted: CoreForecast) -> str:
     series = list(fitted.nll)
     task = payload["tasks"][0]
     parts = [
-        f"CORE from {len(payload['tasks'])} tasks: compute → answer NLL → centered accuracy → CORE, "
-        f"r = {fitted.conversion['r']:.4f}",
+        f"CORE from {len(payload['tasks'])} tasks: compute → answer NLL → centered accuracy → CORE",
         f"for each series and task, {task} of {series[0]} for example:",
         described(fitted.nll[series[0]][task]),
         f"for each task, {task} for example:",
         described(fitted.accuracy[task]),
+        f"from the tasks to CORE, r = {fitted.conversion['r']:.4f}:",
+        described(fitted.conversion),
         *_warned(payload["fits"]),
         "",
-        "Training FLOPs that a CORE score needs (– where the forecast never reaches it)",
+        "Training FLOPs that a CORE score needs (* outside the measured ladder, – where the forecast never reaches it)",
         _needed_table(payload["needed"], series),
     ]
     if payload["at"]:
@@ -116,7 +128,7 @@ def _text(payload: Mapping[str, Any], fitted: CoreForecast) -> str:
              f"{entry['core']:.4f}", shown_interval(entry["interval"], ".4f")]
             for entry in payload["at"]
         ]  # fmt: skip
-        parts += ["", "Forecast (* beyond the measured ladder)", table(["series", "CORE", "90 %"], rows)]
+        parts += ["", "Forecast (* outside the measured ladder)", table(["series", "CORE", "90 %"], rows)]
     if payload["held_out"]:
         rows = [[run["run"], f"{run['observed']:.4f}", shown(run["spread_over_seeds"], ".4f"),
                  f"{run['forecast']:.4f}", f"{run['error']:+.4f}", shown_interval(run["interval"], ".4f")]
@@ -139,6 +151,8 @@ def _needed_table(needed: Mapping[str, Any], series: Sequence[str]) -> str:
     for name, entry in needed.items():
         spends = [entry["compute"][one] for one in series]
         ratios = [spends[0] / spend if spends[0] and spend else None for spend in spends[1:]]
-        rows.append([name, f"{entry['core']:.3f}", *(shown(spend, ".3g") for spend in spends),
-                     *(shown(ratio, ".2f") for ratio in ratios)])  # fmt: skip
+        stars = ["*" * entry["extrapolated"].get(one, False) for one in series]
+        rows.append([name, f"{entry['core']:.3f}",
+                     *(shown(spend, ".3g") + star for spend, star in zip(spends, stars, strict=True)),
+                     *(shown(ratio, ".3g") for ratio in ratios)])  # fmt: skip
     return table(headers, rows)

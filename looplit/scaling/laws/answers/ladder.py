@@ -30,7 +30,7 @@ from looplit.scaling.laws.power import (
     fit_power,
     power_rows,
 )
-from looplit.scaling.laws.results import RISING, UNITS, Result, column, grouped, split_held_out
+from looplit.scaling.laws.results import RISING, UNITS, Result, column, grouped, split_held_out, unit_of
 from looplit.scaling.laws.rows import Rows
 
 if TYPE_CHECKING:
@@ -76,6 +76,7 @@ def answer(args: argparse.Namespace) -> Answer:
         for run in kept_out
         if run.family in fits.families
     ]
+    note_left_out([run.name for run in kept_out if run.family not in fits.families], "no law of its family")
     payload = _payload(args, fits, saved, by_law, held, score)
 
     def draw() -> Figure:
@@ -93,11 +94,13 @@ def answer(args: argparse.Namespace) -> Answer:
 
 def _fits(args: argparse.Namespace, families: Mapping[str, Sequence[Result]]) -> LadderFits:
     """Ladders against the chosen compute; against seconds, with the floor of the FLOPs fit."""
-    floor, c0, units = None, args.c0 or C0_VANILLA_D8, None
+    floor, c0 = None, args.c0 or C0_VANILLA_D8
+    units = {"compute": UNITS[args.against], "output": unit_of(args.loss)}
     if args.against == "train_seconds":
         rows = rows_of(families[args.reference], "training_flops", args.loss)
-        floor = fit_power(rows, bootstrap=args.bootstrap, seed=args.seed, progress=True)
-        c0, units = args.c0 or C0_HOUR, {"compute": UNITS["train_seconds"]}
+        floor = fit_power(rows, units={"output": units["output"]}, bootstrap=args.bootstrap, seed=args.seed,
+                          progress=True)  # fmt: skip
+        c0 = args.c0 or C0_HOUR
     ladders = {name: rows_of(runs, args.against, args.loss) for name, runs in families.items()}
     return fit_ladders(ladders, args.reference, c0, floor=floor, units=units,
                        bootstrap=args.bootstrap, seed=args.seed, progress=True)  # fmt: skip
@@ -122,7 +125,8 @@ def measured_multipliers(
     """
     usable = {name: [run for run in runs if {against, score} <= run.values.keys()] for name, runs in families.items()}
     ladders = {name: (column(runs, against), column(runs, score)) for name, runs in usable.items() if runs}
-    require(reference in ladders, "score", score, f"no run of {reference} has it")
+    scored = sorted({key for run in families[reference] for key in run.values})
+    require(reference in ladders, "score", score, f"no run of {reference} has it; there are {', '.join(scored)}")
     falling = score not in RISING
     return {name: multipliers(ladders[reference], ladder, interpolation, falling) for name, ladder in ladders.items()}
 
@@ -147,7 +151,7 @@ def _payload(
     return {
         "reference": args.reference,
         "compute": {"column": args.against, "unit": UNITS[args.against]},
-        "matched": {"column": score, "unit": UNITS.get(score, score)},
+        "matched": {"column": score, "unit": unit_of(score)},
         "interpolation": INTERPOLATIONS[args.interpolation].replace("loss", score),
         "bootstrap": {"draws": args.bootstrap, "seed": args.seed, "level": fits.floor.level},
         "floor": fits.floor.to_dict(draws=False),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from looplit.scaling.laws.answers.base import Answer, chosen_runs, common_arguments, described, table
 from looplit.scaling.laws.residuals import RANGES, pooled_residuals, task_categories, task_residuals
+from looplit.scaling.laws.results import RISING, unit_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -28,6 +29,8 @@ def answer(args: argparse.Namespace) -> Answer:
     per_task = any(key.startswith("loss:") for run in runs for key in run.values)
     tasks = task_residuals(runs, args.loss, args.reference, categories) if per_task else {}
     payload: dict[str, Any] = {
+        "loss": {"column": args.loss, "unit": unit_of(args.loss)},
+        "score": {"column": args.score, "unit": unit_of(args.score)},
         "pooled": {
             "fit": pooled.line.to_dict(),
             "by_family": dict(pooled.by_family),
@@ -42,18 +45,30 @@ def answer(args: argparse.Namespace) -> Answer:
     }
     families = list(pooled.by_family)
     parts = [
-        f"{args.score} less what one line through all runs tells from {args.loss} (negative is better)",
+        f"{args.score} less what one line through all runs tells from {args.loss} "
+        f"({'positive' if args.score in RISING else 'negative'} is better)",
         described(pooled.line),
-        table(["family", "mean residual"], [[name, f"{value:+.4f}"] for name, value in pooled.by_family.items()]),
+        table(
+            ["family", f"mean residual, {unit_of(args.score)}"],
+            [[name, f"{value:+.4f}"] for name, value in pooled.by_family.items()],
+        ),
     ]
     for which in RANGES if tasks else ():
         rows = [
-            [task, found.category, *(_cell(found.means[which].get(family)) for family in families)]
+            [
+                task,
+                *([found.category] if categories else []),
+                *(_cell(found.means[which].get(family)) for family in families),
+            ]
             for task, found in tasks.items()
         ]
-        parts += ["", f"Each task's NLL less the line of {args.reference}, {which} of the loss range (nats per token)",
-                  table(["task", "category", *families], rows)]  # fmt: skip
+        parts += ["", f"Each task's NLL less the line of {args.reference}, {which} of the loss range "
+                  "(nats per token of the gold answers)",
+                  table(["task", *(["category"] if categories else []), *families], rows)]  # fmt: skip
     beyond = sorted({name for found in tasks.values() for name in found.beyond})
+    if tasks:
+        first = next(iter(tasks))
+        parts += ["", f"each task's own line, {first} for example:", described(tasks[first].line)]
     if beyond:
         parts.append(f"lines are extended beyond {args.reference}'s own losses for {', '.join(beyond)}")
 

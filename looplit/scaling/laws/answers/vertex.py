@@ -14,16 +14,17 @@ from looplit.arguments import quantity
 from looplit.errors import require
 from looplit.scaling.laws.answers.base import (
     Answer,
+    attempted,
     chosen_runs,
     common_arguments,
-    described,
+    method,
     note_left_out,
     shown,
     table,
 )
 from looplit.scaling.laws.curves import fit_parabola, optimum
 from looplit.scaling.laws.fit import Fit
-from looplit.scaling.laws.results import Result, column, grouped, having
+from looplit.scaling.laws.results import Result, column, grouped, having, unit_of
 from looplit.scaling.laws.stages import affine_growth, drift, growth_allocation, sensitivity, sweep_rows
 
 if TYPE_CHECKING:
@@ -38,9 +39,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     common_arguments(parser)
     parser.add_argument("--x", default="tokens_per_parameter",
                         help="swept column: tokens_per_parameter (default), growth_fraction, passes …")  # fmt: skip
-    parser.add_argument("--group", nargs="+", choices=["budget", "depth"],
-                        help="what tells sweeps of one family apart (default: budget for tokens_per_parameter, "
-                        "both for growth_fraction, else depth)")  # fmt: skip
+    parser.add_argument("--group", nargs="+", metavar="COLUMN",
+                        help="what tells sweeps of one family apart: budget (equal training FLOPs) or any column "
+                        "(default: budget for tokens_per_parameter, depth and budget for growth_fraction, else "
+                        "depth)")  # fmt: skip
     parser.add_argument("--center", type=quantity, help="the recipe's value of x; x then becomes a multiplier of it")
 
 
@@ -50,17 +52,20 @@ def answer(args: argparse.Namespace) -> Answer:
     presets = {"tokens_per_parameter": ["budget"], "growth_fraction": ["depth", "budget"]}
     group = args.group or presets.get(args.x, ["depth"])
     space = "raw" if args.x == "growth_fraction" else "log"
+    if space == "log":
+        note_left_out([run.name for run in runs if run.values[args.x] == 0], f"{args.x} is 0, and read in logs")
+        runs = [run for run in runs if run.values[args.x] != 0]
     families: dict[str, dict[str, _Sweep]] = {}
     for family, members in grouped(runs).items():
         sweeps = _sweeps(members, group)
         short = [name for name, inside in sweeps.items() if len(set(column(inside, args.x))) < 3]
-        note_left_out([f"{family}, {name}" for name in short], f"fewer than three values of {args.x}")
+        note_left_out([f"{family} at {name}" for name in short], f"fewer than three values of {args.x}")
         fitted = {name: _sweep(inside, args, space) for name, inside in sweeps.items() if name not in short}
         families |= {family: fitted} if fitted else {}
     require(bool(families), "runs", args.runs, f"no sweep has three values of {args.x}")
     payload = {
-        "x": {"column": args.x, "space": space, "center": args.center},
-        "loss": {"column": args.loss, "space": "log"},
+        "x": {"column": args.x, "unit": _x_unit(args), "space": space, "center": args.center},
+        "loss": {"column": args.loss, "unit": unit_of(args.loss), "space": "log"},
         "grouped_by": group,
         "families": {family: _family(sweeps, group, args) for family, sweeps in families.items()},
     }
@@ -70,7 +75,7 @@ def answer(args: argparse.Namespace) -> Answer:
         from looplit.plots.stages import sweeps_figure
 
         curves = {family: {name: sweep.fit for name, sweep in sweeps.items()} for family, sweeps in families.items()}
-        return sweeps_figure(curves, args.x)
+        return sweeps_figure(curves)
 
     return Answer(payload, _text(payload, fits), draw)
 
@@ -121,9 +126,14 @@ def budgets(runs: Sequence[Result]) -> dict[str, list[Result]]:
     return {f"{np.exp(logs[start:end].mean()):.3g}": ordered[start:end] for start, end in itertools.pairwise(starts)}
 
 
+def _x_unit(args: argparse.Namespace) -> str:
+    """Unit of the swept values, of which some are multiples of a recipe's value."""
+    return f"multiple of {args.x} = {args.center:g}" if args.center else unit_of(args.x)
+
+
 def _sweep(runs: Sequence[Result], args: argparse.Namespace, space: str) -> _Sweep:
     rows = sweep_rows(column(runs, args.x), column(runs, args.loss), [run.name for run in runs], space)
-    return _Sweep(runs, fit_parabola(rows, space, "log", {"x": args.x, "output": "nats per token"}))
+    return _Sweep(runs, fit_parabola(rows, space, "log", {"x": _x_unit(args), "output": unit_of(args.loss)}))
 
 
 def _family(sweeps: Mapping[str, _Sweep], group: Sequence[str], args: argparse.Namespace) -> dict[str, Any]:
@@ -141,24 +151,45 @@ def _family(sweeps: Mapping[str, _Sweep], group: Sequence[str], args: argparse.N
             "best_measured": sweep.fit.columns["x"][best],
             "fit": sweep.fit.to_dict(draws=False),
         }
-    scale = "training_flops" if "budget" in group else "stored_parameters"
     answered: dict[str, Any] = {"sweeps": entries, "mean": float(np.mean(list(optima.values()))) if optima else None}
-    sized = all(scale in run.values for sweep in sweeps.values() for run in sweep.runs)
-    answered["drift"] = None
-    if args.x != "growth_fraction" and sized and len(optima) > 1:
-        sizes = [sweeps[name].mean(scale) for name in optima]
-        answered["drift"] = drift(sizes, list(optima.values()), list(optima), scale).to_dict(draws=False)
-    answered["affine_growth"] = _affine(sweeps, optima) if args.x == "growth_fraction" else None
-    answered["sensitivity"] = None
-    if (args.center or args.x == "multiplier") and group == ["depth"] and sized:
-        slices = {sweep.mean(scale): (column(sweep.runs, args.x), column(sweep.runs, args.loss))
-                  for sweep in sweeps.values()}  # fmt: skip
-        row, _ = sensitivity(slices)
-        answered["sensitivity"] = {key: value for key, value in asdict(row).items() if key != "drift"}
-    return answered
+    missing: dict[str, str] = {}
+    answered["drift"] = attempted("drift", lambda: _drift(sweeps, optima, group, args), missing)
+    answered["affine_growth"] = attempted("affine_growth", lambda: _affine(sweeps, optima, args), missing)
+    answered["sensitivity"] = attempted("sensitivity", lambda: _sensitivity(sweeps, group, args), missing)
+    return answered | {"not_identified": missing}
 
 
-def _affine(sweeps: Mapping[str, _Sweep], optima: Mapping[str, float]) -> dict[str, Any] | None:
+def _sized(sweeps: Mapping[str, _Sweep], scale: str) -> bool:
+    return all(scale in run.values for sweep in sweeps.values() for run in sweep.runs)
+
+
+def _drift(
+    sweeps: Mapping[str, _Sweep], optima: Mapping[str, float], group: Sequence[str], args: argparse.Namespace
+) -> dict[str, Any] | None:
+    """How the optimum moves with compute or size; nothing where too few optima are known to ask."""
+    scale = "training_flops" if "budget" in group else "stored_parameters"
+    if args.x == "growth_fraction" or len(optima) < 2 or not _sized(sweeps, scale):
+        return None
+    sizes = [sweeps[name].mean(scale) for name in optima]
+    return drift(sizes, list(optima.values()), list(optima), unit_of(scale), _x_unit(args)).to_dict(draws=False)
+
+
+def _sensitivity(sweeps: Mapping[str, _Sweep], group: Sequence[str], args: argparse.Namespace) -> dict[str, Any] | None:
+    scale = "stored_parameters"
+    if not (args.center or args.x == "multiplier") or group != ["depth"] or not _sized(sweeps, scale):
+        return None
+    slices = {sweep.mean(scale): (column(sweep.runs, args.x), column(sweep.runs, args.loss))
+              for sweep in sweeps.values()}  # fmt: skip
+    row, _ = sensitivity(slices)
+    units = {"regret": f"1e-3 {unit_of(args.loss)}", "size": unit_of(scale)}
+    return {key: value for key, value in asdict(row).items() if key != "drift"} | {"units": units}
+
+
+def _affine(
+    sweeps: Mapping[str, _Sweep], optima: Mapping[str, float], args: argparse.Namespace
+) -> dict[str, Any] | None:
+    if args.x != "growth_fraction":
+        return None
     pairs = {
         name: growth_allocation(
             column(sweeps[name].runs, "growth_fraction"), column(sweeps[name].runs, "tokens_per_parameter"), best
@@ -173,39 +204,44 @@ def _affine(sweeps: Mapping[str, _Sweep], optima: Mapping[str, float]) -> dict[s
 
 
 def _text(payload: Mapping[str, Any], fits: Mapping[str, Fit]) -> str:
-    x = payload["x"]["column"]
+    x, loss = payload["x"], payload["loss"]
     rows, notes, lines = [], [], []
     for family, entry in payload["families"].items():
         for name, sweep in entry["sweeps"].items():
             rows.append([f"{family}, {name}", str(len(sweep["fit"]["observed"])), shown(sweep["optimum"]),
-                         shown(sweep["standard_error"], ".2g"), shown(sweep["best_measured"])])  # fmt: skip
+                         shown(sweep["standard_error"], ".2g"), shown(sweep["best_measured"]),
+                         shown(sweep["fit"]["fixed"]["x0"])])  # fmt: skip
             notes += [f"{family}, {name}: {warning}" for warning in sweep["fit"]["warnings"]]
-        lines.append(_summary(family, entry))
-    first = next(iter(fits.values()))
+        lines += _summary(family, entry, loss["unit"])
+    space = "log " if x["space"] == "log" else ""
+    first, fit = next(iter(fits.items()))
     return "\n".join([
-        f"Optimum of {x} (– where the data do not bracket one), log loss against "
-        f"{'log ' if payload['x']['space'] == 'log' else ''}{x}",
-        described(first).splitlines()[0],
-        "residuals: log, least squares",
-        table(["sweep", "runs", "optimum", "±", "best measured"], rows),
+        f"Optimum of {x['column']} ({x['unit']}; – where the data do not bracket one), log {loss['column']} against "
+        f"{space}{x['column']}; each sweep by itself, x0 its mean {space}x, {first} for example:",
+        method(fit),
+        table(["sweep", "runs", "optimum", "±", "best measured", "held x0"], rows),
         *notes,
         "",
         *lines,
     ])  # fmt: skip
 
 
-def _summary(family: str, entry: Mapping[str, Any]) -> str:
-    parts = [f"{family}: mean optimum {shown(entry['mean'])}"]
+def _summary(family: str, entry: Mapping[str, Any], unit: str) -> list[str]:
+    """The mean optimum, and what follows from all sweeps of a family, each law with its method."""
+    lines = [f"{family}: mean optimum {shown(entry['mean'])}"]
     if entry["drift"]:
         fit = Fit.from_dict(entry["drift"])
         slope, derived = fit.parameter("b"), {value.name: value.value for value in fit.derived}
-        parts.append(f"drift exponent {slope.value:+.3f} ± {shown(slope.standard_error, '.3f')} against "
-                     f"{fit.units['x']} (p = {shown(derived.get('p'), '.3f')})")  # fmt: skip
+        lines.append(f"drift exponent b = {slope.value:+.3f} ± {shown(slope.standard_error, '.3f')} "
+                     f"(p = {shown(derived.get('p'), '.3f')} of no drift)")  # fmt: skip
+        lines += [*method(fit).splitlines(), *fit.warnings]
     if entry["affine_growth"]:
         fit = Fit.from_dict(entry["affine_growth"])
-        parts.append(f"TPP at the transition = {fit['b']:.3f}·TPP without growth + {fit['a']:.3f} (R² {fit['R2']:.5f})")
+        lines += [f"TPP at the transition = {fit['b']:.3f}·TPP without growth {fit['a']:+.3f} (R² {fit['R2']:.5f})",
+                  *method(fit).splitlines(), *fit.warnings]  # fmt: skip
     if entry["sensitivity"]:
         cost = entry["sensitivity"]
-        parts.append(f"×½ and ×2 cost {shown(cost['regret'], '.1f')}, the slice spans {cost['loss_range']:.1f} "
-                     f"(1e-3 nats, at N = {cost['size']:.3g})")  # fmt: skip
-    return "; ".join(parts)
+        lines.append(f"×½ and ×2 cost {shown(cost['regret'], '.1f')}, the slice spans {cost['loss_range']:.1f} "
+                     f"(1e-3 {unit}, at {unit_of('stored_parameters')} = {cost['size']:.3g})")  # fmt: skip
+    lines += [f"{name.replace('_', ' ')}: not identified ({why})" for name, why in entry["not_identified"].items()]
+    return "\n  ".join(lines).splitlines()

@@ -1,0 +1,13 @@
+"""Numbers in sentences."""
+
+from __future__ import annotations
+
+
+def counted(count: float, noun: str) -> str:
+    """A count with its noun in the right number.
+
+    >>> counted(1, "pass"), counted(4, "pass"), counted(1962, "step"), counted(1.5, "epoch")
+    ('1 pass', '4 passes', '1,962 steps', '1.5 epochs')
+    """
+    number = f"{count:,}" if isinstance(count, int) else f"{count:g}"
+    return f"{number} {noun}{'' if count == 1 else 'es' if noun.endswith('s') else 's'}"
