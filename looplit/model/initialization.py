@@ -21,7 +21,7 @@ def initial_value(name: str, shape: Sequence[int], config: BackboneConfig, seed:
     Drawn from a generator seeded by `seed` and the name: the same in every family, for any number of stored cores and
     on any number of devices.
     """
-    start = torch.zeros(*shape)
+    start = torch.zeros(*shape, dtype=torch.float32, device="cpu")
     if name.endswith(_STARTS_AT_ZERO):
         return start
     generator = torch.Generator().manual_seed(_seed_of(name, seed))
