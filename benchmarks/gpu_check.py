@@ -10,6 +10,7 @@ and without compiled blocks. What fails or finds no time left is named in its ro
 from __future__ import annotations
 
 import argparse
+import gc
 import itertools
 import platform
 import sys
@@ -144,15 +145,16 @@ def muon_difference(device: torch.device) -> tuple[object, ...]:
     return "", f"{off:.1e}", "0.05", "ok" if off < 0.05 else "LOOK"
 
 
-def attempt(report: Report, cells: tuple[object, ...], measure: Callable[[], tuple[object, ...]]) -> Exception | None:
-    """Adds the row of a measurement; one that fails is named in its row and returned, so that the rest is measured."""
+def attempt(report: Report, cells: tuple[object, ...], measure: Callable[[], tuple[object, ...]]) -> bool:
+    """Adds the row of a measurement, in which a failure is named. Returns whether memory ended."""
     try:
         report.add(*cells, *measure())
-        return None
-    except Exception as error:
+        return False
+    except Exception as error:  # whatever it is, the rest is to be measured
         report.add(*cells, f"{type(error).__name__}: {str(error).partition(chr(10))[0][:200]}")
-        return error
+        return isinstance(error, torch.OutOfMemoryError)
     finally:
+        gc.collect()  # what the failure's frames have held
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
 
@@ -214,8 +216,7 @@ def throughput(report: Report, device: torch.device, depths: list[int], settings
                 report.add(*row, "no time left")
                 break
             measure = partial(speed, depth, compile, micro_batch, device, settings)
-            failure = attempt(report, row, measure)
-            if not isinstance(failure, torch.OutOfMemoryError):
+            if not attempt(report, row, measure):
                 break
 
 

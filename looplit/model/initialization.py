@@ -22,7 +22,7 @@ def initial_value(name: str, shape: Sequence[int], config: BackboneConfig, seed:
     linear boundary is [I | 0] (truncation study). Drawn from a generator seeded by `seed` and the name: the same in
     every family, for any number of stored cores and on any number of devices.
     """
-    start = torch.zeros(*shape)
+    start = torch.zeros(*shape, dtype=torch.float32, device="cpu")
     if name.endswith("gain"):
         return start.fill_(1.0)
     if name == "boundary.weight":

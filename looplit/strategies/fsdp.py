@@ -69,7 +69,7 @@ class LoopLitFSDP(ModelParallelStrategy):
     bf16, master weights, gradients and optimizer state are kept in fp32, and gradients are reduced in fp32.
 
     A model built under `torch.device("meta")` (`Initializable`), as the command line builds LoopLit's, is sharded
-    before it has weights: at set-up no process holds more than its shards and one whole parameter.
+    before it has weights: no process ever builds more of it than its shards and one whole parameter.
 
     Checkpoints are folders that load on any number of processes; `python -m looplit consolidate` makes one file of
     them. A folder gets its name when it is complete: one that was cut short is called NAME.part.

@@ -37,6 +37,7 @@ from torch.utils._pytree import tree_leaves
 from looplit import LoopedLM, LoopGrow, UntiedGrow
 from looplit.callbacks import ModelGrowth, RandomRecurrence
 from looplit.errors import RunStopped
+from looplit.model.config import Unit
 from looplit.strategies import LoopLitFSDP, shard
 from looplit.strategies.commands import consolidate_main
 
@@ -126,6 +127,7 @@ def train(
     built_on: str = "cpu",
     family: type[LoopedLM] = UntiedGrow,
     callbacks: Sequence[Callback] = (),
+    unit: Unit | None = None,
     **settings: Any,
 ) -> None:
     """One scenario: trains to step `stop` from a checkpoint, saves at steps and at the end, writes NAME.pt."""
@@ -133,6 +135,7 @@ def train(
     with torch.device(built_on):
         shape = {"depth": 3, "width": 32, "heads": 1, "vocabulary": 257, "context": CONTEXT, **settings}
         model = family(**shape, steps=STEPS, warmup_steps=3)
+    model.checkpoint_activations(unit)
     record = Record({step: folder / file for step, file in (saves or {}).items()})
     growth = ModelGrowth(passes=4, step=GROWTH, rewarm_steps=4)
     trainer = L.Trainer(
@@ -259,6 +262,7 @@ def main(folder: Path) -> None:
         run("fsdp_2", "looplit_fsdp", built_on="meta", saves={step: f"two_{file}" for step, file in both.items()}),
         run("fsdp_2_whole", "looplit_fsdp", stop=BEFORE),
         run("ddp_2", "ddp_find_unused_parameters_true"),
+        run("ddp_recomputed", "ddp_find_unused_parameters_true", unit="pass"),
         *(run(f"two_from_two_{file}", "looplit_fsdp", start=f"two_{file}", built_on="meta") for file in both.values()),
         *(run(f"two_from_plain_{file}", "looplit_fsdp", start=f"plain_{file}.ckpt") for file in both.values()),
         run("at_after", one_file(), start="two_after", stop=AFTER, end="two_after.ckpt"),

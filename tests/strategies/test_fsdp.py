@@ -201,6 +201,7 @@ def test_master_weights_gradients_and_state_stay_in_fp32_under_bf16(runs: dict[s
     [
         ("recomputed_block", "fsdp_2"),
         ("recomputed_pass", "fsdp_2"),
+        ("ddp_recomputed", "ddp_2"),
         ("truncated_block", "truncated_False"),
         ("truncated_pass", "truncated_False"),
     ],
