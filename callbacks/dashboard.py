@@ -73,9 +73,9 @@ class Dashboard(Callback):
     """Arranges a run in TensorBoard.
 
     At the start: the layout of Custom Scalars by loss, compute, growth, depth, residual and CORE, and the run's plan as
-    text. At the end: hyperparameters, settled ones too, with final metrics (HParams view), and the loss against steps, tokens and FLOPs
-    (the figure `curves/loss`). A run that resumes in the folder it had cuts off what its predecessor logged after the
-    checkpoint, so that no step is shown twice.
+    text. At the end: hyperparameters, settled ones too, with final metrics (HParams view), and the loss against steps,
+    tokens and FLOPs (the figure `curves/loss`). A run that resumes in the folder it had cuts off what its predecessor
+    logged after the checkpoint, so that no step is shown twice.
 
     Plan, final metrics and curves are for LoopLit's own modules; figures need matplotlib.
 

@@ -18,9 +18,9 @@ from looplit.model.backbone import Site
 class EffectiveDepth(SampledValidation):
     """Reads the logit lens on validation: effective depth, KL and agreement of every executed block.
 
-    Logs `depth/effective_depth`, `depth_kl/…` and `depth_agreement/…` for every block (e.g. `depth_kl/2_core_3.1`: core,
-    pass 3, block 1; a block keeps its tag when the model grows), and the figure `depth/lens`.
-    Costs two forwards and, per executed block, two decodings of `tokens` tokens; nothing between its calls.
+    Logs `depth/effective_depth`, `depth_kl/…` and `depth_agreement/…` for every block, e.g. `depth_kl/2_core_3.1` for
+    the core's pass 3, block 1 (a block keeps its tag when the model grows), and the figure `depth/lens`. Costs two
+    forwards and, per executed block, two decodings of `tokens` tokens; nothing between its calls.
 
     Args:
         every_n_validations: 1 for every validation. The run's last is always read.

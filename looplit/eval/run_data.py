@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import yaml
 from lightning import LightningDataModule
@@ -51,12 +51,15 @@ def run_data(checkpoint: str | Path) -> LightningDataModule:
     path = next((folder / CONFIG for folder in folders[:2] if (folder / CONFIG).is_file()), None)
     if path is None:
         raise InputError(f"data = None: there is no {CONFIG} of its run near {checkpoint}; name a prepared corpus")
-    given: Any = yaml.safe_load(path.read_text()).get("data") or {}
-    class_path, arguments = given.get("class_path"), given.get("init_args") or {}
+    try:
+        given: Any = yaml.safe_load(path.read_text(encoding="utf-8"))["data"]
+        class_path, arguments = given["class_path"], given.get("init_args") or {}
+    except (yaml.YAMLError, KeyError, TypeError):
+        raise InputError(f"data = None: {path} does not say the data of a run; name a prepared corpus") from None
     try:
         package, _, name = str(class_path).rpartition(".")
         module = getattr(importlib.import_module(package) if package else looplit.data, name)(**arguments)
     except (ImportError, AttributeError, TypeError) as error:
         raise InputError(f"data = {class_path!r} in {path}: cannot be built ({error})") from None
-    assert isinstance(module, LightningDataModule)
-    return module
+    require(isinstance(module, LightningDataModule), "data", class_path, f"in {path}: no data module")
+    return cast(LightningDataModule, module)

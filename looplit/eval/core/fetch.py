@@ -32,9 +32,15 @@ def find_bundle(folder: str | Path | None = None) -> Bundle:
     if folder is not None:
         return open_bundle(folder)
     cached = user_cache_folder() / "eval_bundle"
+    failure = None
     if rank_and_world()[0] == 0 and not cached.exists():
-        download_bundle(cached)
-    from_first(None)  # the other processes wait for the download
+        try:
+            download_bundle(cached)
+        except InputError as error:
+            failure = error
+    failure = from_first(failure)  # the other processes wait for the download, and stop with the first
+    if failure is not None:
+        raise failure
     bundle = open_bundle(cached)
     require(bundle.published, "bundle", str(cached), "differs from the published bundle; delete the folder and rerun")
     return bundle
