@@ -124,7 +124,7 @@ def _batches(path: str, model: LoopedLM, args: argparse.Namespace) -> list[tuple
     from looplit.eval.run_data import validation_sample
 
     config = model.config
-    sample = validation_sample(path, args.data, config.context, args.tokens, args.batch_size)
+    sample = validation_sample(path, args.data, config, args.tokens, args.batch_size)
     batches = sample.batches(model.device)
     largest = max(int(tokens.max()) for batch in batches for tokens in batch)
     rule = f"holds token {largest}; the model's vocabulary is {config.vocabulary}"

@@ -15,7 +15,7 @@ def chosen_device(name: str | None) -> torch.device:
     """
     try:
         device = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:  # torch's words for a device that is not there
+        torch.zeros((), device=device).item()
+    except (RuntimeError, AssertionError) as error:  # torch's words for a device that holds no numbers
         raise InputError(f"device = {name!r}: {str(error).splitlines()[0]}") from None
     return device

@@ -12,32 +12,42 @@ from lightning import LightningDataModule
 import looplit.data
 from looplit.data import TokenData
 from looplit.errors import InputError, require
+from looplit.eval.core.evaluation import TOKENIZERS
 from looplit.eval.sample import TokenSample
+from looplit.model.config import BackboneConfig
 
 CONFIG = "config.yaml"  # what a run started from the command line leaves in its folder
 
 
 def validation_sample(
-    checkpoint: str | Path, data: str | None, context: int, tokens: int, batch_size: int | None = None
+    checkpoint: str | Path,
+    data: str | None,
+    config: BackboneConfig,
+    tokens: int,
+    batch_size: int | None = None,
 ) -> TokenSample:
     """The first validation tokens for a checkpoint.
 
     Args:
         checkpoint: Of a run started from the command line, unless `data` is given.
         data: A prepared corpus; default the data of the checkpoint's run.
-        context: Of the model; windows of the corpus must have this length if `data` is given.
+        config: Of the model. If `data` is given, the corpus must have windows of its context, and ids of its
+            tokenizer where that is known from the vocabulary.
         tokens: Most tokens.
         batch_size: Rows per batch; default the data's.
 
     Raises:
         InputError: No such data, or none to be found.
     """
-    module = run_data(checkpoint) if data is None else TokenData(data, context=context)
+    module = run_data(checkpoint) if data is None else TokenData(data, context=config.context)
     if batch_size is not None:
         require(batch_size >= 1, "batch_size", batch_size, "must be at least 1")
         module.batch_size = batch_size  # type: ignore[attr-defined]
     module.prepare_data()
     module.setup("validate")
+    if isinstance(module, TokenData) and data is not None and config.vocabulary in TOKENIZERS:
+        rule = f"holds ids of a tokenizer with {module.vocabulary}; the model's, {TOKENIZERS[config.vocabulary]}, has "
+        require(module.vocabulary == config.vocabulary, "data", data, f"{rule}{config.vocabulary}")
     return TokenSample(tokens).fill(module.val_dataloader())
 
 
