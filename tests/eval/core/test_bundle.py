@@ -139,6 +139,14 @@ def test_a_connection_that_ends_early_is_an_error(
         download_bundle(tmp_path / "eval_bundle", "https://example.org/x.zip")
 
 
+def test_the_first_of_two_downloads_stays(tmp_path: Path, bundle_folder: Path) -> None:
+    archive, there = zipped(bundle_folder, tmp_path / "b.zip"), tmp_path / "cache" / "eval_bundle"
+    for _ in range(2):
+        download_bundle(there, archive.as_uri(), fingerprint(bundle_folder))
+    assert [path.name for path in there.parent.iterdir()] == ["eval_bundle"]
+    assert fingerprint(there) == fingerprint(bundle_folder)
+
+
 def test_without_a_connection_one_line_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(url: str, timeout: float) -> None:
         raise OSError("no route")

@@ -17,7 +17,8 @@ from core_reference import assert_same
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import init_device_mesh
 
-from looplit.eval.core import Outcome, evaluate, open_bundle, plan_evaluation
+from looplit.errors import InputError
+from looplit.eval.core import Outcome, evaluate, fetch, find_bundle, open_bundle, plan_evaluation
 from looplit.eval.core.processes import launched
 from looplit.model import Backbone
 
@@ -57,6 +58,21 @@ def _work(rank: int, port: int, folder: str, make: Callable[[], Backbone], setti
         torch.save(answers, Path(out, f"{rank}.pt"))
 
 
+def in_two_processes(work: Callable[..., None], *arguments: Any) -> None:
+    """Runs `work(rank, port, *arguments)` in two processes, and ends them whatever happens."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    running = mp.start_processes(work, (port, *arguments), nprocs=2, join=False, start_method="fork")
+    try:
+        deadline = time.monotonic() + 240  # processes that wait for each other would do so for ever
+        while not running.join(timeout=5):
+            assert time.monotonic() < deadline, "the processes wait for each other"
+    finally:
+        for process in running.processes:
+            process.kill()
+
+
 @pytest.mark.parametrize(("make", "settings"), [(whole, EVERY), (sharded, [(600, True)])])
 def test_two_processes_give_what_one_example_at_a_time_gives(
     make: Callable[[], Backbone],
@@ -65,18 +81,7 @@ def test_two_processes_give_what_one_example_at_a_time_gives(
     reference: dict[str, Any],
     tmp_path: Path,
 ) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    arguments = (port, str(bundle_folder), make, settings, str(tmp_path))
-    running = mp.start_processes(_work, arguments, nprocs=2, join=False, start_method="fork")
-    try:
-        deadline = time.monotonic() + 240  # processes that wait for each other would do so for ever
-        while not running.join(timeout=5):
-            assert time.monotonic() < deadline, "the processes wait for each other"
-    finally:
-        for process in running.processes:
-            process.kill()
+    in_two_processes(_work, str(bundle_folder), make, settings, str(tmp_path))
     shares: list[list[Answer]] = [torch.load(tmp_path / f"{rank}.pt", weights_only=False) for rank in (0, 1)]
     for (summary, first), (other, second) in zip(*shares, strict=True):
         assert summary == other
@@ -84,3 +89,22 @@ def test_two_processes_give_what_one_example_at_a_time_gives(
         assert second
         assert not first.keys() & second.keys()
         assert_same(summary, first | second, reference)
+
+
+def _find(rank: int, port: int, out: str) -> None:
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "MASTER_PORT": str(port)}
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "XDG_CACHE_HOME": out}
+
+    def no_route(*args: object, **settings: object) -> None:
+        raise OSError("no route")
+
+    fetch.urllib.request.urlopen = no_route  # type: ignore[assignment]
+    with launched(), pytest.raises(InputError, match="no route") as caught:
+        find_bundle()
+    Path(out, f"{rank}.txt").write_text(str(caught.value))
+
+
+def test_a_download_that_fails_stops_all_processes(tmp_path: Path) -> None:
+    in_two_processes(_find, str(tmp_path))
+    first, second = ((tmp_path / f"{rank}.txt").read_text() for rank in (0, 1))
+    assert first == second
