@@ -15,6 +15,8 @@ from looplit.errors import InputError
 from looplit.eval.core.scoring import Outcome
 from looplit.eval.core.summary import TaskResult
 
+_BEGINNING = '{"checkpoint": '  # of every line of examples
+
 
 class FinishedTasks:
     """Results of the tasks that are done, kept in a file until the evaluation is complete.
@@ -97,8 +99,10 @@ def plain(value: Any) -> Any:
 
 
 def _entries(path: Path) -> list[dict[str, Any]]:
-    """The lines of a file, but for a last one that was not written to its end."""
-    lines = path.read_text(encoding="utf-8").split("\n")[:-1] if path.is_file() else []
+    """The lines of a file, but for a last one that was begun and not written to its end."""
+    *lines, last = path.read_text(encoding="utf-8").split("\n") if path.is_file() else [""]
+    if last[: len(_BEGINNING)] != _BEGINNING[: len(last)]:
+        lines.append(last)
     entries = []
     for number, line in enumerate(lines, start=1):
         try:

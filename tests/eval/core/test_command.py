@@ -159,14 +159,17 @@ def test_lines_that_are_missing_are_asked_again(checkpoint: Path, bundle_folder:
     assert "".join(rest) == (tmp_path / "plain.jsonl").read_text()
 
 
-def test_a_foreign_file_of_lines_and_a_broken_record_are_spared(
-    checkpoint: Path, bundle_folder: Path, tmp_path: Path
-) -> None:
-    out, lines = tmp_path / "eval.json", tmp_path / "notes.jsonl"
-    lines.write_text('{"mine": 1}\n')
+@pytest.mark.parametrize("content", ['{"mine": 1}\n', '{"mine": 1}', "notes"])
+def test_a_foreign_file_of_lines_is_spared(checkpoint: Path, bundle_folder: Path, tmp_path: Path, content: str) -> None:
+    lines = tmp_path / "notes.jsonl"
+    lines.write_text(content)
     with pytest.raises(InputError, match="notes.jsonl': line 1 is no example"):
-        evaluate_main(command(checkpoint, bundle_folder, "--out", out, "--examples", lines))
-    assert lines.read_text() == '{"mine": 1}\n'
+        evaluate_main(command(checkpoint, bundle_folder, "--examples", lines))
+    assert lines.read_text() == content
+
+
+def test_a_broken_record_is_not_taken_up(checkpoint: Path, bundle_folder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "eval.json"
     Path(f"{out}.part").write_text('{"key":')
     evaluate_main(command(checkpoint, bundle_folder, "--tasks", "copa", "--out", out))
     assert json.loads(out.read_text())["task_counts"].keys() == {"copa"}
