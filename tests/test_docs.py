@@ -32,11 +32,17 @@ def test_the_help_names_only_what_there_is(capsys: pytest.CaptureFixture[str]) -
 
 
 def test_links_lead_to_files(readme: str, root: Path) -> None:
-    for document in (root / "README.md", root / "configs" / "README.md"):
+    for document in (root / "README.md", root / "configs" / "README.md", *(root / "docs").glob("*.md")):
         for target in re.findall(r"\]\(([^)#:]+)\)", document.read_text()):
             assert (document.parent / target).exists(), target
     for config in re.findall(r"configs/\w+\.yaml", readme):
         assert (root / config).is_file(), config
+
+
+def test_pictures_are_small(root: Path) -> None:
+    pictures = list((root / "docs").glob("*.png"))
+    assert pictures
+    assert all(picture.stat().st_size < 300_000 for picture in pictures)
 
 
 def test_the_python_of_the_readme_runs(readme: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

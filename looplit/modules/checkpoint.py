@@ -43,7 +43,9 @@ def load(path: str | Path, map_location: str | torch.device = "cpu") -> LoopedLM
     Raises:
         InputError: No such file, not a checkpoint, or not one of LoopLit's.
     """
-    name = read_checkpoint(path).get(CLASS_KEY)
+    checkpoint = read_checkpoint(path)
+    name = checkpoint.get(CLASS_KEY)
     family = getattr(families, name, None) if isinstance(name, str) else None
-    require(family is not None, "path", str(path), "not a checkpoint of one of LoopLit's families")
+    ours = family is not None and "hyper_parameters" in checkpoint
+    require(ours, "path", str(path), "not a checkpoint of one of LoopLit's families")
     return family.load_from_checkpoint(path, map_location=map_location, weights_only=True).eval()  # type: ignore[union-attr]

@@ -8,20 +8,18 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import lightning as L
 import torch
 import torch.distributed as dist
+from lightning.pytorch.strategies import Strategy
 from torch import Tensor
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
 from torch.utils.data import DataLoader
 
 import looplit
 from looplit.callbacks import EffectiveDepth, TestTimePasses
-from looplit.eval.lens import lens
-from looplit.eval.passes import loss_at_passes
-from looplit.eval.sample import split_sample
+from looplit.strategies import LoopLitFSDP
 
 TOKENS = 7 * 16  # an odd number of rows for two processes
 
@@ -39,37 +37,21 @@ def windows() -> Tensor:
     return torch.randint(0, 64, (9, 17), generator=torch.Generator().manual_seed(3))
 
 
-def validate(devices: int) -> tuple[EffectiveDepth, TestTimePasses]:
+def validate(strategy: str | Strategy, devices: int) -> dict[str, Any]:
+    """What both callbacks make of a validation."""
     depth, passes = EffectiveDepth(tokens=TOKENS, threshold=0.5), TestTimePasses([1, 2, 4], tokens=TOKENS)
     trainer = L.Trainer(
-        accelerator="cpu", devices=devices, strategy="ddp" if devices > 1 else "auto", callbacks=[depth, passes],
-        logger=False, enable_progress_bar=False, enable_model_summary=False, use_distributed_sampler=False,
+        accelerator="cpu", devices=devices, strategy=strategy, callbacks=[depth, passes], logger=False,
+        enable_progress_bar=False, enable_model_summary=False, use_distributed_sampler=False,
     )  # fmt: skip
     trainer.validate(model(), DataLoader(windows(), batch_size=4), verbose=False)  # type: ignore[arg-type]
-    return depth, passes
+    assert depth.result is not None
+    assert passes.result is not None
+    return {"lens": depth.result.to_dict(), "passes": passes.result.to_dict()}
 
 
 def main(out: Path) -> None:
-    depth, passes = validate(2)
-    assert depth.result is not None
-    assert passes.result is not None
-    answer = {"ddp": {"lens": depth.result.to_dict(), "passes": passes.result.to_dict()}}
-
-    backbone = model().backbone
-    mesh = init_device_mesh("cpu", (2,))
-    for block in backbone.blocks():
-        fully_shard(block, mesh=mesh)
-    fully_shard(backbone, mesh=mesh)
-    rows = windows()[:7]
-    batches = split_sample(rows[:, :-1], rows[:, 1:], 4, rank=dist.get_rank(), world_size=2)
-
-    def reduce(sums: Tensor) -> Tensor:
-        dist.all_reduce(sums)
-        return sums
-
-    read = lens(backbone, batches, threshold=0.5, reduce=reduce)
-    other = loss_at_passes(backbone, batches, [1, 2, 4], reduce=reduce)
-    answer["fsdp2"] = {"lens": read.to_dict(), "passes": other.to_dict()}
+    answer = {"ddp": validate("ddp", 2), "fsdp2": validate(LoopLitFSDP(), 2)}
     if dist.get_rank() == 0:
         out.write_text(json.dumps(answer))
     dist.barrier()
