@@ -1,6 +1,7 @@
 """What the processes of a run exchange in one optimizer step under DDP and looplit_fsdp, and the least there can be.
 
 python benchmarks/communication.py [--family untied_grow] [--depth 26] [--processes 16] [--micro_batches 8]
+    [--replicas 2]
 """
 
 from __future__ import annotations
@@ -17,15 +18,17 @@ def main() -> None:
     parser.add_argument("--depth", type=int, default=26)
     parser.add_argument("--processes", type=int, default=16)
     parser.add_argument("--micro_batches", type=int, default=8)
+    parser.add_argument("--replicas", type=int, default=2, help="copies of the model, in a part of the table")
     args = parser.parse_args()
     run = recipe(args.family, args.depth)
     print("| K | strategy | collectives of a step | number | GB sent by each process |\n|---|---|---|---|---|")
     for passes in dict.fromkeys((run.recurrence.passes, run.recurrence.max_passes)):
-        for every in (False, True):
-            name = "looplit_fsdp" + ", reduce_every_micro_batch" * every
+        for replicas, every in ((1, False), (1, True), (args.replicas, True)):
+            name = "looplit_fsdp" + f", replicas {replicas}" * (replicas > 1) + ", reduce_every_micro_batch" * every
             step = sharded_step(
-                run.backbone, passes, args.processes, args.micro_batches, reduce_every_micro_batch=every
-            )
+                run.backbone, passes, args.processes, args.micro_batches,
+                replicas=replicas, reduce_every_micro_batch=every,
+            )  # fmt: skip
             show(passes, name, step)
         show(passes, "ddp", ddp_step(run.backbone, args.processes))
         print(f"| {passes} | least | | | {least_step(run.backbone, passes, args.processes) / 1e9:.1f} |")

@@ -6,9 +6,11 @@ import contextlib
 import itertools
 import re
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
+import torch
 from jsonargparse import lazy_instance
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
@@ -21,8 +23,9 @@ import looplit.modules
 import looplit.strategies  # noqa: F401  imported so that their classes can be named without a path
 from looplit.callbacks import CheckpointOnSignal, Dashboard, ModelGrowth, RunReport, TokenLossWriter
 from looplit.errors import InputError, require
+from looplit.modules import LoopedLM
 from looplit.modules.checkpoint import read_checkpoint
-from looplit.strategies import LoopLitFSDP, resolve_strategy
+from looplit.strategies import LoopLitFSDP, resolve_strategy, shards
 
 RUNS_FOLDER = "runs"
 
@@ -38,6 +41,8 @@ _NOISE = (
 class LoopLitParser(LightningArgumentParser):
     """Says what is wrong in one line, without the usage, and takes no abbreviated options."""
 
+    instantiators: list[tuple[Callable[..., Any], type, bool]] | None = None  # as jsonargparse takes them
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, allow_abbrev=False, **kwargs)
 
@@ -45,6 +50,14 @@ class LoopLitParser(LightningArgumentParser):
         if self.exit_on_error:
             self.exit(2, f"looplit: error: {one_line(message)}\n")
         super().error(message, ex)
+
+    def instantiate_classes(self, cfg: Any, **kwargs: Any) -> Any:
+        return super().instantiate_classes(cfg, instantiators=self.instantiators, **kwargs)
+
+
+def _on_meta(family: type[LoopedLM], *args: Any, **settings: Any) -> LoopedLM:
+    with torch.device("meta"):
+        return family(*args, **settings)
 
 
 def one_line(message: str) -> str:
@@ -105,6 +118,9 @@ class LoopLitCLI(LightningCLI):
                 read_checkpoint(path)
         trainer = self._get(self.config, "trainer")
         trainer.strategy = resolve_strategy(trainer.strategy)
+        if shards(trainer.strategy):  # no process builds the whole model
+            assert isinstance(self.parser, LoopLitParser)
+            self.parser.instantiators = [(_on_meta, LoopedLM, True)]
         accumulation = trainer.accumulate_grad_batches
         require(accumulation >= 1, "trainer.accumulate_grad_batches", accumulation, "must be at least 1")
         if trainer.logger is False and trainer.default_root_dir is None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,8 @@ import lightning as L
 import pytest
 
 from looplit.__main__ import HELP, LIGHT
+from looplit.scaling.config_files import read_configs
+from looplit.scaling.plan import plan_config
 
 
 @pytest.fixture(scope="module")
@@ -43,6 +47,35 @@ def test_pictures_are_small(root: Path) -> None:
     pictures = list((root / "docs").glob("*.png"))
     assert pictures
     assert all(picture.stat().st_size < 300_000 for picture in pictures)
+
+
+def test_the_traffic_of_the_docs_is_what_the_benchmark_prints(root: Path) -> None:
+    printed = subprocess.run(
+        [sys.executable, str(root / "benchmarks" / "communication.py")], capture_output=True, text=True, check=True
+    ).stdout.splitlines()
+    text = (root / "docs" / "sharding.md").read_text()
+    rows = [line for line in text.splitlines() if re.match(r"\| [24] \| ", line)]
+    assert len(rows) == 12
+    assert set(rows) <= set(printed)
+
+
+def test_the_memory_of_the_docs_is_what_the_plan_says(root: Path) -> None:
+    config = [root / "configs" / "untied_grow_d26.yaml"]
+    text = (root / "docs" / "sharding.md").read_text()
+    rows = re.findall(r"^\| \**(`.*?)\** \| \**(\d+) × (\d+)\** \| \**([\d.]+) → ([\d.]+)", text, re.MULTILINE)
+    assert len(rows) == 5
+    for settings, windows, accumulation, before, after in rows:
+        given = {
+            "replicas": 2 if "replicas" in settings else 1,
+            "activation_checkpointing": "block" if "block" in settings else None,
+            "reduce_every_micro_batch": True,
+        }
+        overrides = [f"--trainer.strategy.init_args.{name}={value or 'null'}" for name, value in given.items()]
+        overrides += [f"--data.batch_size={windows}", f"--trainer.accumulate_grad_batches={accumulation}"]
+        plan = plan_config(read_configs(config, overrides))
+        assert plan.run.batch_tokens == 524_288
+        planned = [f"{size / 2**30:.1f}" for size in plan.to_dict()["phase_memory_bytes"]]
+        assert planned == [before, after], settings
 
 
 def test_the_python_of_the_readme_runs(readme: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

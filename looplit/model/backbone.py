@@ -8,16 +8,18 @@ Shape suffixes: B batch, T tokens, D width, V vocabulary; 1 broadcasts.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from looplit.errors import require
 from looplit.model.block import Block, rms_norm, rotary_tables
 from looplit.model.boundary import BoundaryOperator
-from looplit.model.config import BackboneConfig
-from looplit.model.initialization import initial_value
+from looplit.model.config import BackboneConfig, Unit
+from looplit.model.initialization import assign, initial_value
 from looplit.model.loss import Reduction, linear_cross_entropy, scaled_logits
 
 
@@ -44,6 +46,10 @@ class Backbone(nn.Module):
     executed, without gradient. `set_passes` changes K at any time; `looplit.model.growth.grow` also fills the cores
     that wake up.
 
+    Attributes:
+        activation_checkpointing: "block" or "pass" where every block, or every pass (and the prelude, and the coda)
+            keeps only its input for the backward pass and runs again there; None where activations are kept.
+
     Args:
         config: Shape and constants.
         seed: Seed of the initial weights. Every parameter draws from a generator seeded by `seed` and its own name,
@@ -59,11 +65,14 @@ class Backbone(nn.Module):
     """
 
     cores: nn.ModuleList
+    rotary_cos: Tensor
+    rotary_sin: Tensor
 
     def __init__(self, config: BackboneConfig, seed: int = 0) -> None:
         super().__init__()
         self.config = config
         self.passes = config.passes
+        self.activation_checkpointing: Unit | None = None
         self.embedding = nn.Embedding(config.padded_vocabulary, config.width)
         self.prelude = _stage(config, config.prelude)
         self.cores = nn.ModuleList(_stage(config, config.core) for _ in range(config.stored_cores or 1))
@@ -78,13 +87,16 @@ class Backbone(nn.Module):
 
     @torch.no_grad()
     def initialize(self, seed: int) -> None:
-        """Sets every parameter to its `initial_value`, and the rotary tables. Does nothing on the meta device."""
-        device = self.head.weight.device
-        if device.type == "meta":
+        """Sets every parameter to its `initial_value`, and the rotary tables. Does nothing on the meta device.
+
+        A sharded model gets the same weights: a process draws one whole parameter at a time and keeps its part.
+        """
+        if self.head.weight.is_meta:
             return
-        self.rotary_cos, self.rotary_sin = rotary_tables(self.config.head_dim, self.config.context, device)
+        tables = rotary_tables(self.config.head_dim, self.config.context, torch.device("cpu"))  # alike on all devices
+        self.rotary_cos, self.rotary_sin = (table.to(self.rotary_cos) for table in tables)
         for name, parameter in self.named_parameters():
-            parameter.copy_(initial_value(name, parameter.shape, self.config, seed))
+            assign(parameter, initial_value(name, parameter.shape, self.config, seed))
 
     @property
     def tied(self) -> bool:
@@ -176,13 +188,14 @@ class Backbone(nn.Module):
     ) -> Tensor:
         sight = self._sight(tokens_BT.shape[1]) if branches_BT is None else self._sight_of_branches(branches_BT)
         x_BTD = rms_norm(self.embedding(tokens_BT.long()))
-        e_BTD = h_BTD = _run(self.prelude, x_BTD, sight, observe, "prelude", 0)
+        run = partial(_run, unit=self.activation_checkpointing)
+        e_BTD = h_BTD = run(self.prelude, x_BTD, sight, observe, "prelude", 0)
         untrained = self.passes - (self.config.trained_passes or self.passes)
         for k in range(self.passes):
             with torch.set_grad_enabled(torch.is_grad_enabled() and k >= untrained):
                 h_BTD = self.boundary(h_BTD, e_BTD) if k else self.boundary.first(e_BTD)
-                h_BTD = _run(self.cores[0 if self.tied else k], h_BTD, sight, observe, "core", k + 1)
-        return _run(self.coda, self.coda_boundary(h_BTD, e_BTD), sight, observe, "coda", 0)
+                h_BTD = run(self.cores[0 if self.tied else k], h_BTD, sight, observe, "core", k + 1)
+        return run(self.coda, self.coda_boundary(h_BTD, e_BTD), sight, observe, "coda", 0)
 
     def _sight(self, T: int) -> Sight:
         require(self.config.context >= T, "tokens", T, f"the model's context is {self.config.context}")
@@ -207,11 +220,20 @@ def _run(
     observe: Observer | None,
     stage: Literal["prelude", "core", "coda"],
     pass_: int,
+    unit: Unit | None = None,
 ) -> Tensor:
+    if unit == "pass":
+        first_time = iter([observe])  # the backward pass runs the blocks again, unobserved
+        return _recomputed(lambda x: _run(blocks, x, sight, next(first_time, None), stage, pass_), x_BTD)
     if observe is not None:
         observe(Site(stage, pass_, 0), x_BTD)
     for b, block in enumerate(blocks.children(), start=1):
-        x_BTD = block(x_BTD, *sight)
+        x_BTD = _recomputed(block, x_BTD, *sight) if unit == "block" else block(x_BTD, *sight)
         if observe is not None:
             observe(Site(stage, pass_, b), x_BTD)
     return x_BTD
+
+
+def _recomputed(function: Callable[..., Tensor], *args: Tensor) -> Tensor:
+    result: Tensor = checkpoint(function, *args, use_reentrant=False, preserve_rng_state=False)
+    return result

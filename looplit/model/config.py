@@ -10,6 +10,7 @@ from looplit.errors import require
 
 Boundary = Literal["identity", "norm", "inject", "norm_inject"]
 InitialState = Literal["zero", "prelude"]
+Unit = Literal["block", "pass"]  # of activation checkpointing; the prelude and the coda are units as a pass is
 
 HEAD_DIM = 128  # width per head, and width per block of nominal depth, in the growth study
 VOCABULARY_MULTIPLE = 64

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar, Literal, cast
+from typing import Any, ClassVar, Literal, cast, get_args
 
 import lightning as L
 import torch
-from lightning.pytorch.strategies import FSDPStrategy
+from lightning.pytorch.strategies import FSDPStrategy, ModelParallelStrategy
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
@@ -15,7 +15,7 @@ from torch.distributed.tensor import DTensor
 from looplit.errors import InputError, RunStopped, require
 from looplit.eval.metrics import TokenLoss
 from looplit.model.backbone import Backbone, Site
-from looplit.model.config import BackboneConfig, Boundary, InitialState
+from looplit.model.config import BackboneConfig, Boundary, InitialState, Unit
 from looplit.model.growth import restore_passes, save_passes
 from looplit.modules.meter import RunMeter
 from looplit.optim import MuonAdamW, learning_rate_factor, parameters_by_role
@@ -35,6 +35,9 @@ class LoopedLM(L.LightningModule):
     A batch is a tensor of token windows (batch, tokens + 1), inputs and shifted targets overlapping, or a pair
     (inputs, targets) of shape (batch, tokens) each. Train with any Lightning Trainer; families that grow need
     `looplit.callbacks.ModelGrowth` among its callbacks.
+
+    Built under `torch.device("meta")`, a model takes no memory and gets its weights when a Trainer sets it up, under
+    `looplit_fsdp` shard by shard.
 
     Args:
         depth: Nominal depth ℓ: width 128·ℓ, ℓ heads, blocks split in thirds over prelude, core and coda.
@@ -110,7 +113,8 @@ class LoopedLM(L.LightningModule):
         self.save_hyperparameters()
         config, self.hyperparameters = settle(self.family, self.hparams)
         require(steps is None or steps >= 1, "steps", steps, "must be at least 1")
-        self.backbone = Backbone(config, seed=torch.initial_seed() if seed is None else seed)
+        self._seed = torch.initial_seed() if seed is None else seed
+        self.backbone = Backbone(config, self._seed)
         self.meter = RunMeter()
         self._window: list[Tensor] = []
         self._window_tokens = 0
@@ -158,10 +162,25 @@ class LoopedLM(L.LightningModule):
         """What sharded training gathers and releases together: each block, and the backbone with the rest."""
         return [*self.backbone.blocks(), self.backbone]
 
+    def checkpoint_activations(self, unit: Unit | None) -> None:
+        """Lets every "block", or every "pass", keep only its input for the backward pass and run again there.
+
+        Under any strategy; call it before training. The gradients stay the same, for a third more compute.
+        """
+        require(unit in (None, *get_args(Unit)), "unit", unit, "must be block or pass")
+        self.backbone.activation_checkpointing = unit
+
+    def initialize_weights(self) -> None:
+        """Sets the weights that a run starts with: the same ones whole, sharded, and on any number of processes."""
+        self.backbone.initialize(self._seed)
+
     def setup(self, stage: str) -> None:
         if isinstance(self.trainer.strategy, FSDPStrategy):
             raise InputError("trainer.strategy = FSDPStrategy: FSDP1 hides matrices from Muon; take looplit_fsdp")
         self._check_data()
+        if self.backbone.head.weight.is_meta and not isinstance(self.trainer.strategy, ModelParallelStrategy):
+            self.backbone.to_empty(device="cpu")
+            self.initialize_weights()
         if self.hparams["compile"] and stage == "fit":
             for block in self.backbone.blocks():
                 block.compile()

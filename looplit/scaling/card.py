@@ -5,8 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from looplit.scaling.plan import Plan
+from looplit.scaling.resources import MEMORY
 from looplit.scaling.run import Run
 from looplit.wording import counted
+
+_NO_ROOM = "does not fit the memory of {}: take a smaller batch_size, more devices or activation_checkpointing"
 
 
 def run_card(run: Run) -> str:
@@ -48,13 +51,34 @@ def plan_card(plan: Plan, device: str | float, mfu: float) -> str:
     answer = plan.to_dict(device, mfu)
     memory, seconds = answer["memory_bytes"], answer["expected_train_seconds"]
     parts = ", ".join(f"{name.replace('_', ' ')} {_gib(size)}" for name, size in memory.items() if name != "total")
+    capacity = MEMORY.get(str(device))
+    of = "" if capacity is None else f" of {_gib(capacity)}"
+    fits = capacity is None or memory["total"] < capacity
     rows = [
         ("FLOPs per phase", " → ".join(f"{flops:.7e}" for flops in answer["phase_flops"])),
-        ("memory per device", f"about {_gib(memory['total'])} GiB ({parts})"),
-        ("time", f"about {_duration(seconds)} on {plan.machine.devices} × {device} at MFU {mfu:g}"),
-        *(("note", note) for note in plan.notes),
+        ("micro-batch", f"{_windows(plan.machine.micro_batch)} × {plan.accumulation} accumulated{_sharding(plan)}"),
+        ("memory per device", f"about {' → '.join(map(_gib, answer['phase_memory_bytes']))} GiB{of} ({parts})"),
+        ("time", f"about {_duration(seconds)} on {plan.machine.devices} × {device} at MFU {mfu:g}{_again(plan)}"),
+        *(("note", note) for note in [*plan.notes, *([] if fits else [_NO_ROOM.format(device)])]),
     ]  # fmt: skip
     return run_card(plan.run) + _table(rows)
+
+
+def _windows(number: int) -> str:
+    return "1 window" if number == 1 else f"{number} windows"
+
+
+def _sharding(plan: Plan) -> str:
+    machine = plan.machine
+    if not machine.sharded:
+        return ""
+    copies = "" if machine.replicas == 1 else f", {machine.replicas} copies"
+    return f"; sharded over {machine.shards} devices{copies}"
+
+
+def _again(plan: Plan) -> str:
+    unit = plan.machine.activation_checkpointing
+    return "" if unit is None else f", every {unit} run again in the backward pass"
 
 
 def _table(rows: list[tuple[str, str]]) -> str:

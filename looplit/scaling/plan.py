@@ -11,7 +11,15 @@ from looplit.model.config import check_growth
 from looplit.scaling.families import Family
 from looplit.scaling.recipes import growth_fraction
 from looplit.scaling.recurrence import Growth, RandomPasses, Recurrence, growth_step
-from looplit.scaling.resources import TYPICAL_MFU, Machine, Precision, memory_per_device, peak_flops, training_seconds
+from looplit.scaling.resources import (
+    RECOMPUTATION,
+    TYPICAL_MFU,
+    Machine,
+    Precision,
+    memory_per_device,
+    peak_flops,
+    training_seconds,
+)
 from looplit.scaling.run import BATCH_TOKENS, Run
 from looplit.scaling.settle import class_family, run_of
 
@@ -41,13 +49,25 @@ class Plan:
             mfu: Model FLOPs utilisation to expect.
         """
         peak = peak_flops(device) if isinstance(device, str) else device
+        again = RECOMPUTATION if self.machine.activation_checkpointing else 1.0
+        flops = self.run.training_flops * again
         return {
             **self.run.to_dict(),
             "phase_flops": [self.run.phase_flops(phase) for phase in self.run.phases],
             "device_count": self.machine.devices,
             "memory_bytes": memory_per_device(self.run, self.machine),
-            "expected_train_seconds": training_seconds(self.run.training_flops, self.machine.devices, peak, mfu),
+            "phase_memory_bytes": [
+                memory_per_device(self.run, self.machine, max(phase.choices))["total"] for phase in self.run.phases
+            ],
+            "micro_batch": self.machine.micro_batch,
+            "accumulation": self.accumulation,
+            "expected_train_seconds": training_seconds(flops, self.machine.devices, peak, mfu),
         }
+
+    @property
+    def accumulation(self) -> int:
+        """Micro-batches of an optimizer step."""
+        return self.run.batch_tokens // (self.machine.devices * self.machine.micro_batch * self.run.backbone.context)
 
     @property
     def notes(self) -> list[str]:
@@ -75,11 +95,17 @@ def plan_config(config: Mapping[str, Any], devices: int | None = None) -> Plan:
     _, data_args = _subclass(data, "data") if data else ("", {})
     planned = _planned_steps(given, trainer)
     context = data_args.get("context") or given.get("context") or 2048
+    accumulation = trainer.get("accumulate_grad_batches") or 1
+    strategy, choices = _strategy(trainer.get("strategy"))
+    sharded, unit = _is_sharded(strategy), choices.get("activation_checkpointing")
     machine = Machine(
         devices=devices or _devices(trainer),
         micro_batch=data_args.get("batch_size") or 16,
-        sharded=_is_sharded(trainer.get("strategy")),
+        sharded=sharded,
         precision=_precision(trainer.get("precision")),
+        replicas=choices.get("replicas") or 1,
+        activation_checkpointing="block" if unit is True else unit or None,
+        whole_gradients=sharded and accumulation > 1 and not choices.get("reduce_every_micro_batch"),
     )
     family = class_family(class_path)
     given = {**given, "context": context}
@@ -89,7 +115,7 @@ def plan_config(config: Mapping[str, Any], devices: int | None = None) -> Plan:
         given,
         recurrence=_recurrence(family, given, trainer.get("callbacks") or [], planned, steps),
         steps=steps,
-        batch_tokens=machine.devices * machine.micro_batch * (trainer.get("accumulate_grad_batches") or 1) * context,
+        batch_tokens=machine.devices * machine.micro_batch * accumulation * context,
         pool_tokens=data_args.get("pool_tokens"),
     )
     return Plan(run, machine)
@@ -123,8 +149,14 @@ def _devices(trainer: Mapping[str, Any]) -> int:
     return per_node * int(trainer.get("num_nodes") or 1)
 
 
-def _is_sharded(strategy: Any) -> bool:
-    name = strategy.get("class_path", "") if isinstance(strategy, Mapping) else str(strategy or "")
+def _strategy(given: Any) -> tuple[str, Mapping[str, Any]]:
+    """Name and settings of a strategy."""
+    if isinstance(given, Mapping):
+        return given.get("class_path", ""), given.get("init_args") or {}
+    return str(given or ""), {}
+
+
+def _is_sharded(name: str) -> bool:
     return "fsdp" in name.lower() or "modelparallel" in name.lower().replace("_", "")
 
 

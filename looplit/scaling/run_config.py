@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import itertools
+from dataclasses import dataclass, replace
 from typing import Any
 
 import yaml
@@ -75,6 +76,9 @@ def accumulation(batch_tokens: int, devices: int, micro_batch: int, context: int
 def place(run: Run, layout: Layout) -> Machine:
     """The machine of a layout: sharded if the state is large, with the largest micro-batch that fits and divides.
 
+    On several nodes a sharded model has one copy per node if that fits, so that nodes exchange gradients alone. Blocks
+    run again in the backward pass, a third more compute, only where nothing fits otherwise.
+
     Raises:
         InputError: The batch does not divide over the devices, or nothing fits.
     """
@@ -84,17 +88,25 @@ def place(run: Run, layout: Layout) -> Machine:
     sharded = layout.world > 1 and state > STATE_FILL * DEVICE_BYTES
     windows = batch_windows(run.batch_tokens, run.backbone.context)
     accumulation(run.batch_tokens, layout.world, layout.micro_batch or 1, run.backbone.context)
+    per_device = windows // layout.world
+    sizes = [size for size in range(per_device, 0, -1) if per_device % size == 0]
+    ways = itertools.product((None, "block"), dict.fromkeys((layout.nodes, 1))) if sharded else [(None, 1)]
+    for unit, replicas in ways:
+        for micro_batch in sizes if layout.micro_batch is None else [layout.micro_batch]:
+            machine = Machine(layout.world, micro_batch, sharded, layout.precision, replicas, unit)
+            if _fits(run, machine):
+                whole = replace(machine, whole_gradients=sharded and micro_batch < per_device)
+                return whole if replicas == 1 and _fits(run, whole) else machine
     if layout.micro_batch is not None:
         return Machine(layout.world, layout.micro_batch, sharded, layout.precision)
-    per_device = windows // layout.world
-    for micro_batch in range(per_device, 0, -1):
-        machine = Machine(layout.world, micro_batch, sharded, layout.precision)
-        if per_device % micro_batch == 0 and memory_per_device(run, machine)["total"] <= FILL * DEVICE_BYTES:
-            return machine
     raise InputError(
         f"nodes = {layout.nodes}: one sequence does not fit {DEVICE_BYTES // 10**9} GB per device; "
         "take more nodes, or say the micro-batch"
     )
+
+
+def _fits(run: Run, machine: Machine) -> bool:
+    return memory_per_device(run, machine)["total"] <= FILL * DEVICE_BYTES
 
 
 def config_dict(run: Run, layout: Layout) -> dict[str, Any]:
@@ -114,7 +126,7 @@ def config_dict(run: Run, layout: Layout) -> dict[str, Any]:
         "accelerator": "gpu",
         "devices": layout.devices,
         "num_nodes": layout.nodes,
-        "strategy": _strategy(run, machine),
+        "strategy": _strategy(run, machine, steps),
         "precision": layout.precision,
         "max_steps": run.steps,
         "accumulate_grad_batches": steps,
@@ -152,15 +164,17 @@ def config_text(run: Run, layout: Layout, *, claim: str, command: str, name: str
     return "".join(f"# {line}\n" for line in lines) + body
 
 
-def _strategy(run: Run, machine: Machine) -> Any:
+def _strategy(run: Run, machine: Machine, micro_batches: int) -> Any:
     if machine.devices == 1:
         return "auto"
     if machine.sharded:
-        memory = memory_per_device(run, machine)
-        with_whole_gradients = memory["total"] + (machine.devices - 1) * memory["gradients"]
-        if with_whole_gradients <= FILL * DEVICE_BYTES:
-            return SHARDED_STRATEGY
-        return {"class_path": SHARDED_CLASS, "init_args": {"reduce_every_micro_batch": True}}
+        settings = {
+            "replicas": machine.replicas if machine.replicas > 1 else None,
+            "activation_checkpointing": machine.activation_checkpointing,
+            "reduce_every_micro_batch": micro_batches > 1 and not machine.whole_gradients,
+        }
+        chosen = {name: value for name, value in settings.items() if value}
+        return {"class_path": SHARDED_CLASS, "init_args": chosen} if chosen else SHARDED_STRATEGY
     dormant = active_blocks(run.backbone, run.recurrence.passes) < run.backbone.stored_blocks
     return "ddp_find_unused_parameters_true" if dormant else "ddp"
 

@@ -2,10 +2,10 @@
 
 from lightning.pytorch.strategies import StrategyRegistry
 
-from looplit.strategies.choice import resolve_strategy
+from looplit.strategies.choice import resolve_strategy, shards
 from looplit.strategies.fsdp import LoopLitFSDP
 from looplit.strategies.sharding import shard
 
 StrategyRegistry.register("looplit_fsdp", LoopLitFSDP, description="FSDP2 for looped and growing models", override=True)
 
-__all__ = ["LoopLitFSDP", "resolve_strategy", "shard"]
+__all__ = ["LoopLitFSDP", "resolve_strategy", "shard", "shards"]

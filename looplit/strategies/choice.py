@@ -33,3 +33,13 @@ def resolve_strategy(strategy: Any) -> Any:
     if isinstance(strategy, FSDPStrategy) or name.rpartition(".")[2] in names:
         raise InputError(f"trainer.strategy = {name!r}: {_REASON}")
     return strategy
+
+
+def shards(strategy: Any) -> bool:
+    """Whether a resolved strategy, as a config file has it, is `looplit_fsdp`.
+
+    >>> shards("ddp"), shards("looplit_fsdp"), shards({"class_path": "looplit.strategies.LoopLitFSDP"})
+    (False, True, True)
+    """
+    name = strategy if isinstance(strategy, str) else strategy.get("class_path", "")
+    return name == FSDP or name.rpartition(".")[2] == "LoopLitFSDP"

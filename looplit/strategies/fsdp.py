@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import lightning as L
 import torch
@@ -44,6 +44,22 @@ class Shardable(Protocol):
         """Modules to shard one by one, inner ones first; the last is the one whose forward all steps go through."""
 
 
+@runtime_checkable
+class Initializable(Protocol):
+    """What a LightningModule needs so that it can be built on the meta device: with it, no process builds it whole."""
+
+    def initialize_weights(self) -> None:
+        """Sets all weights and buffers, which have memory then and no values; parameters are sharded (`DTensor`)."""
+
+
+@runtime_checkable
+class Recomputable(Protocol):
+    """What a LightningModule needs for activation checkpointing."""
+
+    def checkpoint_activations(self, unit: Literal["block", "pass"]) -> None:
+        """Lets every `unit` keep only its input for the backward pass and run again there."""
+
+
 class LoopLitFSDP(ModelParallelStrategy):
     """Shards parameters, gradients and optimizer state over all processes, block by block (FSDP2).
 
@@ -51,6 +67,9 @@ class LoopLitFSDP(ModelParallelStrategy):
     `sharded_modules` (see `Shardable`), or one that shards itself in `configure_model`. The same modules, callbacks
     and data run on a single device and under DDP. Under `precision: bf16-mixed` weights are gathered and used in
     bf16, master weights, gradients and optimizer state are kept in fp32, and gradients are reduced in fp32.
+
+    A model built under `torch.device("meta")` (`Initializable`), as the command line builds LoopLit's, is sharded
+    before it has weights: no process ever builds more of it than its shards and one whole parameter.
 
     Checkpoints are folders that load on any number of processes; `python -m looplit consolidate` makes one file of
     them. A folder gets its name when it is complete: one that was cut short is called NAME.part.
@@ -60,10 +79,13 @@ class LoopLitFSDP(ModelParallelStrategy):
             weights are gathered within nodes only and nodes exchange gradients alone, for more memory per process.
         save_distributed_checkpoint: Whether each process writes its shards to a folder; otherwise the first process
             collects everything into a single file, as on a single device.
-        activation_checkpointing: Whether blocks keep only their input for the backward pass and run again there: a
-            third more compute for a fraction of the memory.
+        activation_checkpointing: "block" (or True): blocks keep only their input for the backward pass and run again
+            there, a third more compute for a fraction of the memory. "pass": so do the prelude, every pass and the
+            coda as wholes; the weights of one of them are then gathered together. The module needs
+            `checkpoint_activations` (`Recomputable`), which serves other strategies too.
         reduce_every_micro_batch: Whether gradients are reduced after every micro-batch of an accumulation. Off, they
-            are reduced once per step, and each process holds whole fp32 gradients until then.
+            are reduced once per step, and each process holds whole fp32 gradients until then. Replicas exchange
+            theirs once per step in any case.
         process_group_backend: Default NCCL on GPUs, gloo on the CPU.
         timeout_minutes: After which a process that waits for another gives up.
 
@@ -77,7 +99,7 @@ class LoopLitFSDP(ModelParallelStrategy):
         self,
         replicas: int = 1,
         save_distributed_checkpoint: bool = True,
-        activation_checkpointing: bool = False,
+        activation_checkpointing: bool | Literal["block", "pass"] = False,
         reduce_every_micro_batch: bool = False,
         process_group_backend: str | None = None,
         timeout_minutes: float = 30,
@@ -91,7 +113,9 @@ class LoopLitFSDP(ModelParallelStrategy):
             timeout=timedelta(minutes=timeout_minutes),
         )
         self.replicas = replicas
-        self.activation_checkpointing = activation_checkpointing
+        self.activation_checkpointing: Literal["block", "pass"] | None = (
+            "block" if activation_checkpointing is True else activation_checkpointing or None
+        )
         self.reduce_every_micro_batch = reduce_every_micro_batch
 
     # --- set-up
@@ -124,6 +148,17 @@ class LoopLitFSDP(ModelParallelStrategy):
                 f"model = {type(model).__name__}: looplit_fsdp needs its `sharded_modules()`, inner modules first and "
                 "last the one whose forward every step goes through, or a `configure_model` that shards"
             )
+        meta = any(parameter.is_meta for parameter in model.parameters())
+        if meta and not isinstance(model, Initializable):
+            raise InputError(
+                f"model = {type(model).__name__}: built on the meta device, it needs an `initialize_weights()`"
+            )
+        if self.activation_checkpointing is not None:
+            if not isinstance(model, Recomputable):
+                raise InputError(
+                    f"model = {type(model).__name__}: activation_checkpointing needs its `checkpoint_activations(unit)`"
+                )
+            model.checkpoint_activations(self.activation_checkpointing)
         mixed = isinstance(self.precision_plugin, MixedPrecision)
         if mixed:
             precision = self.precision_plugin.precision
@@ -132,7 +167,7 @@ class LoopLitFSDP(ModelParallelStrategy):
             model.sharded_modules(),
             self._sharding_mesh(),
             torch.bfloat16 if mixed else None,
-            self.activation_checkpointing,
+            model.initialize_weights if isinstance(model, Initializable) else None,
         )
 
     def _sharding_mesh(self) -> DeviceMesh:
@@ -147,6 +182,7 @@ class LoopLitFSDP(ModelParallelStrategy):
         sharded = [module for module in self.model.modules() if isinstance(module, FSDPModule)]
         for module in sharded:
             module.set_requires_gradient_sync(self.reduce_every_micro_batch, recurse=False)
+            module.set_requires_all_reduce(False, recurse=False)  # between replicas
         yield
         for module in sharded:
             module.set_requires_gradient_sync(True, recurse=False)

@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
-from torch.utils.checkpoint import checkpoint
 
 
 def shard(
     modules: Sequence[nn.Module],
     mesh: DeviceMesh,
     compute_dtype: torch.dtype | None = None,
-    activation_checkpointing: bool = False,
+    initialize: Callable[[], None] | None = None,
 ) -> None:
     """Shards modules in place, each by its rows. A model that is sharded already stays as it is.
 
@@ -28,7 +27,8 @@ def shard(
             every use of the model must go through. Compile them before, not after.
         mesh: Processes that share the parameters; of two dimensions, the second shares and the first holds copies.
         compute_dtype: Of the gathered weights and of the products with them; default the parameters' own.
-        activation_checkpointing: Whether inner modules keep only their input for the backward and run again there.
+        initialize: Fills weights and buffers of modules that were built on the meta device; called where each process
+            has memory for its shards.
     """
     *inner, root = modules
     if isinstance(root, FSDPModule):
@@ -38,22 +38,15 @@ def shard(
     if compute_dtype is not None:
         policy = MixedPrecisionPolicy(compute_dtype, reduce_dtype=torch.float32, cast_forward_inputs=False)
     for module in inner:
-        if activation_checkpointing:
-            module.forward = _recomputed(module.forward)
         fully_shard(module, mesh=mesh, mp_policy=policy)
     for module in root.modules():
         if isinstance(module, nn.Embedding) and not isinstance(module, FSDPModule):
             fully_shard(module, mesh=mesh, mp_policy=precise).set_unshard_in_backward(False)  # a look-up needs none
     fully_shard(root, mesh=mesh, mp_policy=policy)
+    if initialize is not None and any(parameter.is_meta for parameter in root.parameters()):
+        root.to_empty(device=mesh.device_type)
+        initialize()
     for module in root.modules():
         if isinstance(module, FSDPModule):  # torch cannot accumulate around a dormant core that was never gathered
             module.unshard()
             module.reshard()
-
-
-def _recomputed(forward: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    def run(*args: Tensor) -> Tensor:  # a function of its own: torch.compile does not look into a bare `checkpoint`
-        result: Tensor = checkpoint(forward, *args, use_reentrant=False, preserve_rng_state=False)
-        return result
-
-    return run

@@ -33,6 +33,7 @@ def sharded_step(
     processes: int,
     micro_batches: int,
     *,
+    replicas: int = 1,
     compute_bytes: int = 2,
     reduce_every_micro_batch: bool = False,
 ) -> list[Collective]:
@@ -47,24 +48,30 @@ def sharded_step(
         passes: K of the step.
         processes: In all.
         micro_batches: Of the accumulation.
+        replicas: Copies of the model; processes gather, and Muon works, within a copy. Copies exchange gradients.
         compute_bytes: Of a gathered value: 2 under bf16-mixed, 4 in fp32.
         reduce_every_micro_batch: As of the strategy.
     """
     executed, block, vocabulary = config.executed_depth(passes), block_parameters(config), vocabulary_parameters(config)
-    share = (processes - 1) / processes
+    within = processes // replicas
+    share = (within - 1) / within
     gathered = (2 * executed * block + vocabulary) * compute_bytes + vocabulary * _MASTER
     reductions = micro_batches if reduce_every_micro_batch else 1
     reduced = (executed * block + 2 * vocabulary) * _MASTER
     live = config.prelude + config.coda + config.core * (1 if config.tied else passes)
     square, wide = config.width**2, config.width * config.hidden
-    stacks = sum(_stacks(live * n, size, processes) for n, size in ((4, square), (2, wide), (1, wide)))
+    stacks = sum(_stacks(live * n, size, within) for n, size in ((4, square), (2, wide), (1, wide)))
     variances = live * (4 * config.width + 3 * config.hidden) * _MASTER
-    return [
+    step = [
         Collective("gather weights", micro_batches * (2 * executed + 2), micro_batches * gathered * share),
         Collective("reduce gradients", reductions * (executed + 2), reductions * reduced * share),
-        Collective("exchange matrices for Muon", 2 * stacks, 2 * live * block * _MASTER * share / processes),
+        Collective("exchange matrices for Muon", 2 * stacks, 2 * live * block * _MASTER * share / within),
         Collective("gather Muon's variances", stacks, variances * share),
     ]
+    if replicas > 1:
+        exchanged = 2 * reduced / within * (replicas - 1) / replicas
+        step.insert(2, Collective("exchange gradients between copies", executed + 2, exchanged))
+    return step
 
 
 def ddp_step(config: BackboneConfig, processes: int, bucket_bytes: int = 25 * 2**20) -> list[Collective]:

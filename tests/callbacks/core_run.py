@@ -8,36 +8,21 @@ from typing import Any
 
 import lightning as L
 import torch
-from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy, Strategy
-from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import DTensor
+from lightning.pytorch.strategies import DDPStrategy
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 from torch.utils.data import DataLoader, TensorDataset
 
 from looplit.callbacks.core import CoreEvaluation
 from looplit.modules import Loop
+from looplit.strategies import LoopLitFSDP
 
 CONTEXT = 128
 
 
-class ShardedLoop(Loop):
-    """Each block sharded, then the backbone."""
-
-    def configure_model(self) -> None:
-        if not isinstance(self.backbone.head.weight, DTensor):
-            mesh = self.device_mesh["data_parallel"]  # type: ignore[index]
-            for block in self.backbone.blocks():
-                fully_shard(block, mesh=mesh)
-            fully_shard(self.backbone, mesh=mesh)
-
-
-def whole(value: torch.Tensor) -> torch.Tensor:
-    return value.full_tensor() if isinstance(value, DTensor) else value
-
-
-def run(family: type[Loop], strategy: Strategy, bundle: str) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+def run(strategy: Any, bundle: str) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
     """The result of the evaluation at the end of training, and the weights."""
     torch.manual_seed(0)
-    model = family(depth=3, width=32, heads=2, vocabulary=257, context=CONTEXT, passes=2, seed=0)
+    model = Loop(depth=3, width=32, heads=2, vocabulary=257, context=CONTEXT, passes=2, seed=0)
     tokens = torch.randint(0, 257, (24, 17))
     callback = CoreEvaluation(bundle, every_n_validations=1, seeds=[0], token_budget=200)
     trainer = L.Trainer(
@@ -47,7 +32,7 @@ def run(family: type[Loop], strategy: Strategy, bundle: str) -> tuple[dict[str, 
     batches = DataLoader(TensorDataset(tokens[:, :-1], tokens[:, 1:]), batch_size=4)
     trainer.fit(model, batches, batches)
     assert callback.result is not None
-    weights = {name: whole(value.detach()) for name, value in model.backbone.state_dict().items()}
+    weights = get_model_state_dict(model.backbone, options=StateDictOptions(full_state_dict=True))
     return callback.result, weights
 
 
@@ -55,8 +40,8 @@ if __name__ == "__main__":
     bundle, place = sys.argv[1], Path(sys.argv[2])
     torch.set_num_threads(1)
     answers = {
-        "ddp": run(Loop, DDPStrategy(process_group_backend="gloo"), bundle),
-        "sharded": run(ShardedLoop, ModelParallelStrategy(data_parallel_size=2, tensor_parallel_size=1), bundle),
+        "ddp": run(DDPStrategy(process_group_backend="gloo"), bundle),
+        "sharded": run(LoopLitFSDP(), bundle),
     }
     torch.save(answers, place / f"{torch.distributed.get_rank()}.pt")
     torch.distributed.destroy_process_group()

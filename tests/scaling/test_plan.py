@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -186,6 +187,43 @@ def test_placed_runs_keep_the_batch_and_fit():
         assert machine.sharded == (depth == 26)
 
 
+def test_the_large_run_fits_two_nodes_before_and_after_growth(root: Path):
+    """A copy per node, 2 windows at a time: gathered within a node, gradients summed there, exchanged once a step."""
+    plan = plan_config(read_configs([root / "configs" / "untied_grow_d26.yaml"]))
+    machine = plan.machine
+    assert (machine.devices, machine.shards, machine.micro_batch, plan.accumulation) == (16, 8, 2, 8)
+    assert not machine.whole_gradients
+    before, after = plan.to_dict()["phase_memory_bytes"]
+    assert before < after == plan.to_dict()["memory_bytes"]["total"] < 60e9
+    twice = replace(machine, micro_batch=4)
+    assert memory_per_device(plan.run, twice)["total"] > 80e9
+    again = replace(machine, micro_batch=16, activation_checkpointing="block")
+    assert memory_per_device(plan.run, again)["total"] < 60e9
+
+
+def test_recomputation_is_a_last_resort():
+    run = recipe("untied_grow", 40)
+    machine = place(run, Layout())
+    assert machine.activation_checkpointing == "block"
+    kept = replace(machine, micro_batch=1, activation_checkpointing=None)
+    assert memory_per_device(run, kept)["total"] > 60e9
+    strategy = config_dict(run, Layout())["trainer"]["strategy"]["init_args"]
+    assert strategy == {"activation_checkpointing": "block", "reduce_every_micro_batch": True}
+
+
+def test_a_config_says_how_it_shards():
+    config = config_dict(recipe("untied_grow", 26), Layout(nodes=2))
+    settings = {"replicas": 4, "activation_checkpointing": True}
+    config["trainer"]["strategy"] = {"class_path": "looplit.strategies.LoopLitFSDP", "init_args": settings}
+    plan = plan_config(config)
+    assert (plan.machine.shards, plan.machine.activation_checkpointing) == (4, "block")
+    assert plan.machine.whole_gradients
+    plain = replace(plan, machine=replace(plan.machine, activation_checkpointing=None)).to_dict()
+    assert plan.to_dict()["expected_train_seconds"] == pytest.approx(4 / 3 * plain["expected_train_seconds"])
+    with pytest.raises(InputError, match="replicas = 3: must divide the 16 devices"):
+        replace(plan.machine, replicas=3)
+
+
 def test_what_cannot_fit_is_refused():
     with pytest.raises(InputError, match="one sequence does not fit"):
         place(recipe("untied_grow", 60), Layout())
@@ -212,11 +250,42 @@ def test_dormant_cores_have_no_gradient():
 @pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
 @pytest.mark.parametrize("name", ["vanilla", "untied_2"])
 def test_activation_estimate_against_saved_tensors(name, precision):
-    torch = pytest.importorskip("torch")
+    pytest.importorskip("torch")
     from looplit.model.backbone import Backbone
 
     config = FAMILIES[name].backbone(4, vocabulary=257, context=256)
+    sizes = saved_tensors(Backbone(config), precision)
+    run = recipe(name, 4, vocabulary=257, context=256)
+    memory = memory_per_device(run, Machine(1, 4, precision=precision))
+    chunk = 2 * 4 * 1024 * 257  # freed when the loss is formed, so not among the saved tensors
+    estimate = memory["activations"] + memory["working_weights"] - chunk
+    # The estimate leaves out norms' statistics, boundaries and the loss: a few percent.
+    assert estimate == pytest.approx(sizes, rel=0.08)
+    assert memory["activations"] == activation_bytes(config, config.passes, 4, precision)
+
+
+@pytest.mark.parametrize("unit", ["block", "pass"])
+def test_checkpointed_activations_against_saved_tensors(unit):
+    """The forward saves what units read; the one unit that runs again is counted beside it."""
+    pytest.importorskip("torch")
+    from looplit.model.backbone import Backbone
+
+    config = FAMILIES["untied_2"].backbone(7, vocabulary=257, context=256)
     model = Backbone(config)
+    model.activation_checkpointing = unit
+    kept, block = activation_bytes(config, 2, 4, "32-true"), config.executed_depth(2)
+    one = (kept - (chunk := 2 * 4 * 1024 * 257)) / block * (1 if unit == "block" else 3)
+    states = activation_bytes(config, 2, 4, "32-true", unit) - one - chunk
+    # Beside the states: the norm after the embedding, the boundaries' norms, and the loss with its gradient.
+    beside = 4 * 1024 * 4 * config.width
+    assert states <= saved_tensors(model, "32-true") <= states + 2 * beside
+    assert states + one < kept / 2
+
+
+def saved_tensors(model, precision):
+    """Bytes that a forward of four sequences keeps for the backward pass, weights aside."""
+    import torch
+
     own = {tensor.untyped_storage().data_ptr() for tensor in (*model.parameters(), *model.buffers())}
     saved = {}
 
@@ -230,13 +299,7 @@ def test_activation_estimate_against_saved_tensors(name, precision):
     mixed = torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16-mixed")
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor), mixed:
         model(tokens_BT, tokens_BT)
-    run = recipe(name, 4, vocabulary=257, context=256)
-    memory = memory_per_device(run, Machine(1, 4, precision=precision))
-    chunk = 2 * 4 * 1024 * 257  # freed when the loss is formed, so not among the saved tensors
-    estimate = memory["activations"] + memory["cast_weights"] - chunk
-    # The estimate leaves out norms' statistics, boundaries and the loss: a few percent.
-    assert estimate == pytest.approx(sum(storage.nbytes() for storage in saved.values()), rel=0.08)
-    assert memory["activations"] == activation_bytes(config, config.passes, 4, precision)
+    return sum(storage.nbytes() for storage in saved.values())
 
 
 def test_time_at_the_studys_yardstick():
@@ -280,8 +343,11 @@ def test_plan_command_prints_card_and_json(tmp_path: Path, capsys):
     (tmp_path / "run.yaml").write_text(yaml.safe_dump(config_dict(recipe("untied_grow", 26), Layout(nodes=2))))
     assert plan_main(["--config", str(tmp_path / "run.yaml")]) == 0
     card = capsys.readouterr().out
-    for fact in ("68,699", "52,898", "1.2252577e+21", "memory per device", "16 × h100"):
+    for fact in ("68,699", "52,898", "1.2252577e+21", "memory per device", "16 × h100", "2 windows × 8"):
         assert fact in card
+    assert "does not fit" not in card
+    assert plan_main(["--config", str(tmp_path / "run.yaml"), "--data.batch_size", "4", "--device", "a100"]) == 0
+    assert "does not fit the memory of a100" in capsys.readouterr().out
     assert plan_main(["--config", str(tmp_path / "run.yaml"), "--trainer.max_steps", "100", "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)
     assert (answer["steps"], answer["growth_step"], answer["device_count"]) == (100, 77, 16)

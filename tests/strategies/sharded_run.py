@@ -16,7 +16,8 @@ import sys
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Iterator
+import weakref
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,13 +28,17 @@ import torch.distributed as dist
 from lightning.pytorch.callbacks import Callback
 from torch import Tensor
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict, get_optimizer_state_dict
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.debug import CommDebugMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
-from looplit import UntiedGrow
-from looplit.callbacks import ModelGrowth
+from looplit import LoopedLM, LoopGrow, UntiedGrow
+from looplit.callbacks import ModelGrowth, RandomRecurrence
 from looplit.errors import RunStopped
-from looplit.strategies import LoopLitFSDP
+from looplit.model.config import Unit
+from looplit.strategies import LoopLitFSDP, shard
 from looplit.strategies.commands import consolidate_main
 
 STEPS, GROWTH, ACCUMULATION, ROWS, CONTEXT = 20, 10, 2, 4, 32
@@ -119,16 +124,24 @@ def train(
     stop: int = STEPS,
     precision: Any = "32-true",
     end: str | None = None,
+    built_on: str = "cpu",
+    family: type[LoopedLM] = UntiedGrow,
+    callbacks: Sequence[Callback] = (),
+    unit: Unit | None = None,
+    **settings: Any,
 ) -> None:
     """One scenario: trains to step `stop` from a checkpoint, saves at steps and at the end, writes NAME.pt."""
     L.seed_everything(3, verbose=False)
-    model = UntiedGrow(depth=3, width=32, heads=1, vocabulary=257, context=CONTEXT, steps=STEPS, warmup_steps=3)
+    with torch.device(built_on):
+        shape = {"depth": 3, "width": 32, "heads": 1, "vocabulary": 257, "context": CONTEXT, **settings}
+        model = family(**shape, steps=STEPS, warmup_steps=3)
+    model.checkpoint_activations(unit)
     record = Record({step: folder / file for step, file in (saves or {}).items()})
     growth = ModelGrowth(passes=4, step=GROWTH, rewarm_steps=4)
     trainer = L.Trainer(
         accelerator="cpu", devices=int(os.environ["WORLD_SIZE"]) // nodes, num_nodes=nodes, strategy=strategy,
         precision=precision, max_steps=stop, accumulate_grad_batches=ACCUMULATION, gradient_clip_val=0.5,
-        callbacks=[growth, record, *([KillLastProcess()] if killed else [])],
+        callbacks=[growth, record, *callbacks, *([KillLastProcess()] if killed else [])],
         logger=False, enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
         use_distributed_sampler=False, default_root_dir=folder,
     )  # fmt: skip
@@ -151,6 +164,42 @@ def train(
             "sharded": sum(isinstance(p, DTensor) for p in model.parameters()),
         }
         torch.save(result, folder / f"{name}.pt")
+
+
+class LiveBytes(TorchDispatchMode):
+    """The most bytes of memory that tensors made inside it have at one time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.most = 0
+        self.storages: dict[int, weakref.ref[torch.UntypedStorage]] = {}
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if any(issubclass(kind, DTensor) for kind in types):
+            return NotImplemented  # so that its parts come by here
+        result = function(*args, **(kwargs or {}))
+        for tensor in tree_leaves(result):
+            if isinstance(tensor, Tensor) and not tensor.is_meta:
+                self.storages[tensor.untyped_storage()._cdata] = weakref.ref(tensor.untyped_storage())
+        alive = (reference() for reference in self.storages.values())
+        self.most = max(self.most, sum(storage.nbytes() for storage in alive if storage is not None))
+        return result
+
+
+def start(folder: Path, built_on: str = "meta") -> None:
+    """Shards a model that is built on a device, without a Trainer; writes start_DEVICE_PROCESSES.pt."""
+    if not dist.is_initialized():
+        dist.init_process_group("gloo")
+    with LiveBytes() as bytes_:
+        with torch.device(built_on):
+            model = UntiedGrow(depth=3, width=32, heads=1, vocabulary=257, context=CONTEXT, seed=5)
+        world = dist.get_world_size()
+        shard(model.sharded_modules(), init_device_mesh("cpu", (world,)), initialize=model.initialize_weights)
+    own = sum(parameter.to_local().nbytes for parameter in model.parameters())  # type: ignore[attr-defined]
+    whole = {name: parameter.full_tensor() for name, parameter in model.named_parameters()}  # type: ignore[attr-defined]
+    if dist.get_rank() == 0:
+        result = {"weights": {**whole, **dict(model.named_buffers())}, "most_bytes": bytes_.most, "own_bytes": own}
+        torch.save(result, folder / f"start_{built_on}_{world}.pt")
 
 
 def lose_a_process(folder: Path, nodes: int = 1) -> None:
@@ -195,22 +244,37 @@ def main(folder: Path) -> None:
     torch.set_num_threads(1)
     run = partial(partial, train, folder)
     both = {BEFORE: "before", AFTER: "after"}
+    truncated: Any = {"split": (2, 2, 2), "trained_passes": 1, "stop": KILLED}
+    drawn: Any = {"family": LoopGrow, "callbacks": [RandomRecurrence([2, 3, 4, 5, 6], evaluate_at=4, seed=1)]}
     one_file = partial(LoopLitFSDP, save_distributed_checkpoint=False)
     processes(
         1,
         run("plain", saves={step: f"plain_{file}.ckpt" for step, file in both.items()}),
-        run("fsdp_1", "looplit_fsdp"),
+        run("fsdp_1", "looplit_fsdp", built_on="meta"),
+        run("plain_drawn", **drawn),
+        run("plain_meta", built_on="meta", stop=BEFORE),
+        partial(start, folder),
     )
     processes(
         2,
-        run("fsdp_2", "looplit_fsdp", saves={step: f"two_{file}" for step, file in both.items()}),
+        partial(start, folder),
+        partial(start, folder, "cpu"),
+        run("fsdp_2", "looplit_fsdp", built_on="meta", saves={step: f"two_{file}" for step, file in both.items()}),
+        run("fsdp_2_whole", "looplit_fsdp", stop=BEFORE),
         run("ddp_2", "ddp_find_unused_parameters_true"),
-        *(run(f"two_from_two_{file}", "looplit_fsdp", start=f"two_{file}") for file in both.values()),
+        run("ddp_recomputed", "ddp_find_unused_parameters_true", unit="pass"),
+        *(run(f"two_from_two_{file}", "looplit_fsdp", start=f"two_{file}", built_on="meta") for file in both.values()),
         *(run(f"two_from_plain_{file}", "looplit_fsdp", start=f"plain_{file}.ckpt") for file in both.values()),
         run("at_after", one_file(), start="two_after", stop=AFTER, end="two_after.ckpt"),
         run("at_before", "looplit_fsdp", start="two_before", stop=BEFORE),
+        run("drawn_2", "looplit_fsdp", **drawn),
         run("reduced", LoopLitFSDP(reduce_every_micro_batch=True), stop=BEFORE),
-        run("recomputed", LoopLitFSDP(activation_checkpointing=True)),
+        run("recomputed_block", LoopLitFSDP(activation_checkpointing=True)),
+        run("recomputed_pass", LoopLitFSDP(activation_checkpointing="pass")),
+        *(
+            run(f"truncated_{unit}", LoopLitFSDP(activation_checkpointing=unit), family=LoopGrow, **truncated)
+            for unit in (False, "block", "pass")
+        ),
         run("mixed", "looplit_fsdp", precision="bf16-mixed"),
     )
     for file in both.values():
@@ -220,12 +284,17 @@ def main(folder: Path) -> None:
         4,
         run("fsdp_4", "looplit_fsdp"),
         run("two_times_two", LoopLitFSDP(replicas=2), saves={AFTER: "copies_after"}),
+        run("copies_reduced", LoopLitFSDP(replicas=2, reduce_every_micro_batch=True)),
         run("from_copies", LoopLitFSDP(replicas=2), start="copies_after"),
         run("at_after_4", "looplit_fsdp", start="two_after", stop=AFTER, end="four_after"),
     )
     processes(2, partial(lose_a_process, folder), fails=True)
     processes(2, run("after_the_loss", "looplit_fsdp", start="at_growth"))
-    processes(3, run("at_after_3", "looplit_fsdp", start="four_after", stop=AFTER, end="three_after"))
+    processes(
+        3,
+        partial(start, folder),
+        run("at_after_3", "looplit_fsdp", start="four_after", stop=AFTER, end="three_after"),
+    )
     processes(2, run("at_after_back", "looplit_fsdp", start="three_after", stop=AFTER))
     processes(
         1,

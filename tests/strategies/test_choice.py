@@ -20,6 +20,7 @@ from torch.utils.data import DataLoader
 
 from looplit.cli import run
 from looplit.errors import InputError
+from looplit.modules import LoopedLM, LoopGrow
 from looplit.strategies import LoopLitFSDP, resolve_strategy
 
 
@@ -77,6 +78,21 @@ trainer:
     return ["fit", "--config", str(config), *options]
 
 
+def test_the_command_line_builds_sharded_models_without_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    built: dict[str, bool] = {}
+
+    def setup(model: LoopGrow, stage: str) -> None:
+        built[str(model.trainer.strategy.__class__.__name__)] = all(p.is_meta for p in model.parameters())
+        LoopedLM.setup(model, stage)
+
+    monkeypatch.setattr(LoopGrow, "setup", setup)
+    for strategy in ("looplit_fsdp", "auto"):
+        (tmp_path / strategy).mkdir()
+        run(small_run(tmp_path / strategy, "--trainer.strategy", strategy))
+    assert built == {"LoopLitFSDP": True, "SingleDeviceStrategy": False}
+
+
 def test_the_command_line_trains_saves_folders_and_names_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     run(small_run(tmp_path, "--trainer.strategy", "fsdp"))
@@ -130,6 +146,18 @@ def fit(module: Foreign, folder: Path, strategy: Any, **settings: Any) -> dict[s
 def test_other_peoples_modules_train_as_on_a_single_device(tmp_path: Path, kind: type[Foreign]) -> None:
     plain, sharded = fit(kind(), tmp_path, "auto"), fit(kind(), tmp_path, "looplit_fsdp")
     assert all(torch.equal(value, sharded[name]) for name, value in plain.items())
+
+
+def test_a_module_on_meta_needs_its_start(tmp_path: Path) -> None:
+    with torch.device("meta"):
+        module = Hooked()
+    with pytest.raises(InputError, match=r"model = Hooked: built on the meta device, it needs an `initialize_weights"):
+        fit(module, tmp_path, "looplit_fsdp")
+
+
+def test_a_module_says_how_it_runs_again(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"activation_checkpointing needs its `checkpoint_activations\(unit\)`"):
+        fit(Hooked(), tmp_path, LoopLitFSDP(activation_checkpointing=True))
 
 
 def test_a_module_without_the_hook_is_told_what_to_do(tmp_path: Path) -> None:

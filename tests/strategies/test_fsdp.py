@@ -65,13 +65,50 @@ def test_one_process_is_the_single_device_bit_for_bit(runs: dict[str, dict[str, 
     assert runs["fsdp_1"]["sharded"] == len(runs["plain"]["weights"])
 
 
-@pytest.mark.parametrize("name", ["fsdp_2", "fsdp_4", "two_times_two", "ddp_2"])
+@pytest.mark.parametrize("name", ["fsdp_2", "fsdp_4", "two_times_two", "copies_reduced", "ddp_2"])
 def test_more_processes_follow_the_same_trajectory(runs: dict[str, dict[str, Any]], name: str) -> None:
     """Across growth, with accumulation and clipping. Gradients are summed in another order: fp32 rounding, 1.2e-7
     of the value, that 20 steps carry on."""
     assert len(runs[name]["losses"]) == 20
     assert runs[name]["losses"] == pytest.approx(runs["plain"]["losses"], rel=1e-6)
     assert runs[name]["counts"] == runs["plain"]["counts"]
+
+
+@pytest.mark.parametrize("processes", [1, 2, 3])
+def test_a_model_built_on_meta_starts_as_one_built_whole(runs: dict[str, dict[str, Any]], processes: int) -> None:
+    """Bit for bit, buffers too; 32 rows over 3 processes are uneven."""
+    alone = looplit.UntiedGrow(depth=3, width=32, heads=1, vocabulary=257, context=32, seed=5)
+    expected = {**dict(alone.named_parameters()), **dict(alone.named_buffers())}
+    started = runs[f"start_meta_{processes}"]["weights"]
+    assert started.keys() == expected.keys()
+    for name, value in expected.items():
+        assert torch.equal(value, started[name]), name
+    assert started["backbone.rotary_cos"].shape == (32, 16)
+    assert started["backbone.cores.3.0.mlp.up.weight"].any()
+
+
+def test_no_process_builds_the_whole_model(runs: dict[str, dict[str, Any]]) -> None:
+    """At most its shards and a block twice, which FSDP2 gathers into one piece of memory and then into parameters."""
+    model = looplit.UntiedGrow(depth=3, width=32, heads=1, vocabulary=257, context=32)
+    whole = sum(parameter.nbytes for parameter in model.parameters())
+    block = sum(parameter.nbytes for parameter in model.backbone.prelude.parameters())
+    tables = sum(buffer.nbytes for buffer in model.buffers())
+    for processes in (2, 3):
+        run = runs[f"start_meta_{processes}"]
+        assert run["own_bytes"] == pytest.approx(whole / processes, rel=0.05)
+        assert run["most_bytes"] < run["own_bytes"] + 2 * block + 3 * tables < whole
+    assert runs["start_cpu_2"]["most_bytes"] > whole
+
+
+def test_training_is_the_same_from_meta(runs: dict[str, dict[str, Any]]) -> None:
+    for name, of in (("fsdp_2_whole", "fsdp_2"), ("plain_meta", "plain")):
+        assert runs[name]["losses"] == runs[of]["losses"][:5]
+
+
+def test_drawn_passes_are_the_same_on_all_processes(runs: dict[str, dict[str, Any]]) -> None:
+    """The FLOPs count the drawn passes. Up to six passes of one core carry rounding further than four of four."""
+    assert runs["drawn_2"]["losses"] == pytest.approx(runs["plain_drawn"]["losses"], rel=5e-6)
+    assert runs["drawn_2"]["counts"] == runs["plain_drawn"]["counts"]
 
 
 def test_copies_of_a_sharded_model_resume(runs: dict[str, dict[str, Any]]) -> None:
@@ -159,9 +196,21 @@ def test_master_weights_gradients_and_state_stay_in_fp32_under_bf16(runs: dict[s
     assert runs["mixed"]["losses"] != pytest.approx(runs["plain"]["losses"], rel=1e-5)
 
 
-def test_recomputed_activations_change_nothing(runs: dict[str, dict[str, Any]]) -> None:
-    assert runs["recomputed"]["losses"] == runs["fsdp_2"]["losses"]
-    assert equal(runs["recomputed"], runs["fsdp_2"])
+@pytest.mark.parametrize(
+    ("name", "of"),
+    [
+        ("recomputed_block", "fsdp_2"),
+        ("recomputed_pass", "fsdp_2"),
+        ("ddp_recomputed", "ddp_2"),
+        ("truncated_block", "truncated_False"),
+        ("truncated_pass", "truncated_False"),
+    ],
+)
+def test_recomputed_activations_change_nothing(runs: dict[str, dict[str, Any]], name: str, of: str) -> None:
+    """Neither a bit of the weights nor a collective; tied and truncated, several blocks per stage, across growth."""
+    assert runs[name]["losses"] == runs[of]["losses"]
+    assert equal(runs[name], runs[of])
+    assert runs[name]["communication"] == runs[of]["communication"]
 
 
 @pytest.mark.parametrize(("step", "units"), [(3, UNITS_BEFORE), (12, UNITS)])
@@ -186,6 +235,18 @@ def test_collectives_of_a_step_are_those_that_are_needed(
 def test_reducing_after_every_micro_batch_is_a_choice(runs: dict[str, dict[str, Any]]) -> None:
     assert runs["reduced"]["communication"][3]["_reduce_scatter_base_"] == 2 * UNITS_BEFORE
     assert runs["reduced"]["losses"] == pytest.approx(runs["plain"]["losses"][:5], rel=1e-6)
+
+
+@pytest.mark.parametrize(("name", "reductions"), [("two_times_two", 1), ("copies_reduced", 2)])
+def test_copies_exchange_gradients_once_per_step(runs: dict[str, dict[str, Any]], name: str, reductions: int) -> None:
+    counts = runs[name]["communication"][12]
+    config = dataclasses.replace(FAMILIES["untied_grow"].backbone(3), width=32, heads=1, vocabulary=257)
+    by_formula = {
+        part.kind: part.number
+        for part in sharded_step(config, 4, 4, 2, replicas=2, reduce_every_micro_batch=reductions == 2)
+    }
+    assert counts["_reduce_scatter_base_"] == by_formula["reduce gradients"] == reductions * UNITS
+    assert counts["allreduce_"] == by_formula["exchange gradients between copies"] == UNITS
 
 
 def test_consolidated_checkpoints_open_in_a_notebook(folder: Path, runs: dict[str, dict[str, Any]]) -> None:

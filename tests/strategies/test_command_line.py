@@ -1,0 +1,96 @@
+"""The command line on two processes: the large run's configuration, shrunk, and a signal."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import looplit
+from looplit.__main__ import main
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("corpus")
+
+
+def shrunken(root: Path, corpus: Path, **settings: Any) -> list[str]:
+    """`configs/untied_grow_d26.yaml` on two processes of this machine: strategy, precision and growth as they are."""
+    changed = {
+        "model.init_args.depth": 3, "model.init_args.width": 32, "model.init_args.heads": 1,
+        "model.init_args.vocabulary": 257, "model.init_args.context": 32, "model.init_args.compile": "false",
+        "data": "StandardLibraryText", "data.init_args.folder": corpus, "data.init_args.context": 32,
+        "data.init_args.val_tokens": 2000, "data.init_args.workers": 0, "trainer.accelerator": "cpu",
+        "trainer.devices": 2, "trainer.num_nodes": 1, "trainer.max_steps": 13, "trainer.enable_progress_bar": "false",
+        **settings,
+    }  # fmt: skip
+    config = ["--config", str(root / "configs" / "untied_grow_d26.yaml")]
+    return ["fit", *config, *(f"--{name}={value}" for name, value in changed.items())]
+
+
+@contextlib.contextmanager
+def started(args: list[str], cwd: Path) -> Iterator[subprocess.Popen[str]]:
+    """A command with the processes it starts, of which none is left behind."""
+    cwd.mkdir(exist_ok=True)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "looplit", *args], cwd=cwd, env={**os.environ, "OMP_NUM_THREADS": "1"},
+        start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        yield process
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def finished(args: list[str], cwd: Path, version: int = 0) -> dict[str, Any]:
+    """The result of a run of `untied_grow_d26`."""
+    with started(args, cwd) as process:
+        _, errors = process.communicate(timeout=240)
+    assert process.returncode == 0, errors
+    result = cwd / "runs" / "untied_grow_d26" / f"version_{version}" / "result.json"
+    return dict(json.loads(result.read_text()))
+
+
+def test_the_large_runs_configuration_runs_through(tmp_path: Path, root: Path, corpus: Path) -> None:
+    result = finished(shrunken(root, corpus), tmp_path)
+    assert (result["steps"], result["growth_step"], result["passes"], result["device_count"]) == (13, 10, [2, 4], 2)
+    assert result["tokens"] == 13 * 8 * 2 * 2 * 32
+    (saved,) = (tmp_path / "runs").rglob("last.ckpt")
+    assert main(["consolidate", str(saved), str(tmp_path / "whole.ckpt")]) == 0
+    assert looplit.load(tmp_path / "whole.ckpt").backbone.passes == 4
+
+
+def test_a_signal_to_one_of_two_processes_stops_both_and_the_run_goes_on(
+    tmp_path: Path, root: Path, corpus: Path
+) -> None:
+    every = {"trainer.max_steps": 150, "trainer.accumulate_grad_batches": 1, "trainer.val_check_interval": 20}
+    run = shrunken(root, corpus, **every)
+    straight = finished(run, tmp_path / "straight")
+    stopped = tmp_path / "stopped"
+    with started(run, stopped) as process:
+        deadline = time.monotonic() + 120
+        while not list(stopped.rglob("last.ckpt")) and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.05)  # until the first validation is over
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=60)  # to the end of both: they share the pipe
+        assert process.returncode == 128 + signal.SIGTERM, errors
+    assert "Traceback" not in errors
+    assert "stopped by SIGTERM after step" in errors
+    (saved,) = stopped.rglob("interrupted.ckpt")
+    assert len(list(saved.glob("*.distcp"))) == 2  # a file of each process
+    assert (saved / "meta.pt").is_file()
+    resumed = finished([*run, f"--ckpt_path={saved}"], stopped, version=1)
+    for name in ("final_val_loss", "tokens", "training_flops", "growth_step"):
+        assert resumed[name] == straight[name], name
