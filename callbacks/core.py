@@ -10,7 +10,8 @@ from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
 
 from looplit.errors import InputError, require
-from looplit.eval.core.evaluation import CONTEXT, SEEDS, TOKEN_BUDGET, Plan, evaluate, plan_evaluation, tokenizer_of
+from looplit.eval.core.bundle import CONTEXT
+from looplit.eval.core.evaluation import SEEDS, TOKEN_BUDGET, Plan, evaluate, plan_evaluation, tokenizer_of
 from looplit.eval.core.fetch import find_bundle
 from looplit.eval.core.summary import table
 from looplit.modules.meter import RunMeter

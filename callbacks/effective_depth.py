@@ -4,21 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, get_args
 
 import lightning as L
 from torch import Tensor
 
 from looplit.callbacks.sampled import SampledValidation, sum_over_processes
 from looplit.callbacks.tensorboard import add_figure
-from looplit.eval.lens import THRESHOLD, Direction, LensResult, lens
+from looplit.eval.lens import THRESHOLD, Direction, LensResult, Stage, lens, site_label
+from looplit.model.backbone import Site
 
 
 class EffectiveDepth(SampledValidation):
     """Reads the logit lens on validation: effective depth, KL and agreement of every executed block.
 
-    Logs `depth/effective_depth`, `depth_kl/…` and `depth_agreement/…` for every block, and the figure `depth/lens`.
-    Costs two forwards and, per executed block, two decodings of `tokens` tokens; nothing between its calls.
+    Logs `depth/effective_depth`, `depth_kl/…` and `depth_agreement/…` for every block, e.g. `depth_kl/2_core_3.1` for
+    the core's pass 3, block 1 (a block keeps its tag when the model grows), and the figure `depth/lens`. Costs two
+    forwards and, per executed block, two decodings of `tokens` tokens; nothing between its calls.
 
     Args:
         every_n_validations: 1 for every validation. The run's last is always read.
@@ -56,11 +58,20 @@ class EffectiveDepth(SampledValidation):
         result = lens(pl_module, batches, threshold=self.threshold, direction=self.direction, reduce=reduce)
         self.result = result
         pl_module.log("depth/effective_depth", float(result.effective_depth))
-        for i, label in enumerate(result.labels):
-            place = f"{i + 1:02d}_{label.replace(' ', '_')}"
+        for i, site in enumerate(result.sites):
+            place = place_tag(site)
             pl_module.log(f"depth_kl/{place}", result.kl[i])
             pl_module.log(f"depth_agreement/{place}", result.agreement[i])
         add_figure(trainer, "depth/lens", lambda: _figure(pl_module, result))
+
+
+def place_tag(site: Site) -> str:
+    """A block's place as the end of a tag: its stage's number, stage, pass and block; TensorBoard sorts by it.
+
+    >>> place_tag(Site("core", 3, 1)), place_tag(Site("coda", 0, 2))
+    ('2_core_3.1', '3_coda_2')
+    """
+    return f"{get_args(Stage).index(site.stage) + 1}_{site_label(site).replace(' ', '_')}"
 
 
 def _figure(pl_module: L.LightningModule, result: LensResult) -> Any:

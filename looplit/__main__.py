@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import signal
 import sys
 
 import looplit
@@ -85,6 +86,9 @@ def main(argv: list[str] | None = None) -> int:
     except RunStopped as stop:
         print(f"looplit: {stop}", file=sys.stderr)
         return stop.exit_code
+    except KeyboardInterrupt:
+        print("looplit: interrupted", file=sys.stderr)
+        return 128 + signal.SIGINT
 
 
 if __name__ == "__main__":

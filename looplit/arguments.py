@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterable
+from pathlib import Path
 from typing import Any, NoReturn
 
-from looplit.errors import InputError
+from looplit.errors import InputError, require
 
 _SUFFIXES = {"K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
 
@@ -53,3 +55,28 @@ def natural(text: str) -> int:
     if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 0 up")
     return int(text)
+
+
+def require_checkpoints(paths: Iterable[str]) -> None:
+    """Refuses what is no checkpoint file, before anything is loaded.
+
+    Raises:
+        InputError: No such file, or a folder.
+    """
+    for path in paths:
+        folder = Path(path).is_dir()
+        require(not folder, "ckpt_path", path, "a folder; make one file of a sharded checkpoint: looplit consolidate")
+        require(Path(path).is_file(), "ckpt_path", path, "there is no such checkpoint file")
+
+
+def require_file_name(argument: str, path: str | Path | None) -> None:
+    """Refuses a file to write that cannot be one, before hours are spent on what it is to hold.
+
+    Raises:
+        InputError: The path is a folder, or leads through a file.
+    """
+    if path is None:
+        return
+    require(not Path(path).is_dir(), argument, str(path), "a folder; name a file")
+    through = next((str(parent) for parent in Path(path).parents if parent.is_file()), None)
+    require(through is None, argument, str(path), f"{through} is a file")

@@ -43,6 +43,12 @@ def test_links_lead_to_files(readme: str, root: Path) -> None:
         assert (root / config).is_file(), config
 
 
+def test_pictures_are_small(root: Path) -> None:
+    pictures = list((root / "docs").glob("*.png"))
+    assert pictures
+    assert all(picture.stat().st_size < 300_000 for picture in pictures)
+
+
 def test_the_traffic_of_the_docs_is_what_the_benchmark_prints(root: Path) -> None:
     printed = subprocess.run(
         [sys.executable, str(root / "benchmarks" / "communication.py")], capture_output=True, text=True, check=True

@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from looplit.arguments import CommandParser, quantity
+from looplit.arguments import CommandParser, quantity, require_checkpoints, require_file_name
 from looplit.errors import require
 from looplit.wording import counted
 
@@ -25,8 +25,9 @@ def evaluate_main(argv: list[str]) -> int:
     """
     args = evaluate_parser().parse_args(argv)
     require(bool(args.ckpt_path) or args.dry_run, "ckpt_path", None, "say which checkpoints to evaluate")
-    for checkpoint in args.ckpt_path:
-        require(Path(checkpoint).is_file(), "ckpt_path", checkpoint, "there is no such checkpoint file")
+    require_checkpoints(args.ckpt_path)
+    for name in ("out", "examples"):
+        require_file_name(name, getattr(args, name))
     from looplit.eval.core.processes import launched
 
     with launched():
@@ -69,14 +70,16 @@ class _Evaluation:
     """One call of the command: its settings settled, and what all its checkpoints share."""
 
     def __init__(self, args: argparse.Namespace) -> None:
-        import torch
-
         from looplit.eval.core.fetch import find_bundle
         from looplit.eval.core.processes import rank_and_world
+        from looplit.eval.device import chosen_device
+        from looplit.modules.checkpoint import read_checkpoint
 
+        for checkpoint in args.ckpt_path:
+            read_checkpoint(checkpoint)  # the last of several is not refused hours after the first has begun
         self.args = args
-        self.device = args.device or ("cuda" if torch.cuda.is_available() else "cpu")
-        self.precision = args.precision or ("bf16" if self.device.startswith("cuda") else "fp32")
+        self.device = chosen_device(args.device)
+        self.precision = args.precision or ("bf16" if self.device.type == "cuda" else "fp32")
         self.first = rank_and_world()[0] == 0
         self.bundle = find_bundle(args.bundle)
         self.plan = cache(self._plan)
@@ -103,12 +106,16 @@ class _Evaluation:
         from looplit.eval.core.processes import from_first, gathered
         from looplit.eval.core.record import ExampleLines
         from looplit.eval.core.summary import table
+        from looplit.eval.passes import check_passes
         from looplit.modules import load
 
-        args, known = self.args, from_first(record.results)
+        args, known = self.args, record.results
+        lines = ExampleLines(args.examples, checkpoint, known) if args.examples and self.first else None
+        if lines is not None:
+            known = {label: result for label, result in known.items() if label in lines.tasks}
+        known = from_first(known)
         if known and self.first:
             print(f"{checkpoint}: going on, {len(known)} tasks are done")
-        lines = ExampleLines(args.examples, checkpoint, known) if args.examples and self.first else None
 
         def keep(label: str, result: Any, told: list[Any]) -> None:
             everything = gathered(told) if args.examples else []
@@ -118,8 +125,10 @@ class _Evaluation:
                 record.add(label, result)
 
         model = load(checkpoint, self.device)
+        if args.passes is not None:
+            check_passes(model.backbone, [args.passes])
         vocabulary, context = model.config.vocabulary, model.config.context
-        autocast = torch.autocast(torch.device(self.device).type, torch.bfloat16, enabled=self.precision == "bf16")
+        autocast = torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bf16")
         with autocast:
             summary = evaluate(
                 model, self.plan(args.tokenizer or tokenizer_of(vocabulary), min(context, args.context)),

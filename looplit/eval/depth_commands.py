@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from looplit.arguments import CommandParser, count
-from looplit.errors import InputError, require
+from looplit.arguments import CommandParser, count, require_checkpoints, require_file_name
+from looplit.errors import require
 from looplit.wording import counted
 
 if TYPE_CHECKING:
@@ -101,8 +101,9 @@ def _parse(parser: CommandParser, argv: list[str]) -> argparse.Namespace:
     args = parser.parse_args(argv)
     if args.plot:
         require(Path(args.plot).suffix in (".svg", ".png", ".pdf"), "plot", args.plot, "must end in .svg, .png or .pdf")
-    for path in args.ckpt_path:
-        require(Path(path).is_file(), "ckpt_path", path, "there is no such checkpoint file")
+    require_checkpoints(args.ckpt_path)
+    for name in ("json", "plot"):
+        require_file_name(name, getattr(args, name))
     return args
 
 
@@ -114,27 +115,21 @@ def _numbers(text: str) -> list[int]:
 
 
 def _load(path: str, args: argparse.Namespace) -> LoopedLM:
-    import torch
-
+    from looplit.eval.device import chosen_device
     from looplit.modules import load
 
-    try:
-        device = torch.device(args.device or ("cuda" if torch.cuda.is_available() else "cpu"))
-        return load(path, device)
-    except (RuntimeError, AssertionError) as error:  # torch's words for a device that is not there
-        if args.device is None:
-            raise
-        raise InputError(f"device = {args.device!r}: {str(error).splitlines()[0]}") from None
+    return load(path, chosen_device(args.device))
 
 
 def _batches(path: str, model: LoopedLM, args: argparse.Namespace) -> list[tuple[Tensor, Tensor]]:
     from looplit.eval.run_data import validation_sample
 
     config = model.config
-    sample = validation_sample(path, args.data, config.context, args.tokens, args.batch_size)
+    sample = validation_sample(path, args.data, config, args.tokens, args.batch_size)
     batches = sample.batches(model.device)
-    largest = max(int(inputs.max()) for inputs, _ in batches)
-    require(largest < config.vocabulary, "data", args.data, f"holds token {largest}; the model has {config.vocabulary}")
+    largest = max(int(tokens.max()) for batch in batches for tokens in batch)
+    rule = f"holds token {largest}; the model's vocabulary is {config.vocabulary}"
+    require(largest < config.vocabulary, "data", args.data, rule)
     return batches
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import yaml
 from lightning import LightningDataModule
@@ -12,32 +12,42 @@ from lightning import LightningDataModule
 import looplit.data
 from looplit.data import TokenData
 from looplit.errors import InputError, require
+from looplit.eval.core.evaluation import TOKENIZERS
 from looplit.eval.sample import TokenSample
+from looplit.model.config import BackboneConfig
 
 CONFIG = "config.yaml"  # what a run started from the command line leaves in its folder
 
 
 def validation_sample(
-    checkpoint: str | Path, data: str | None, context: int, tokens: int, batch_size: int | None = None
+    checkpoint: str | Path,
+    data: str | None,
+    config: BackboneConfig,
+    tokens: int,
+    batch_size: int | None = None,
 ) -> TokenSample:
     """The first validation tokens for a checkpoint.
 
     Args:
         checkpoint: Of a run started from the command line, unless `data` is given.
         data: A prepared corpus; default the data of the checkpoint's run.
-        context: Of the model; windows of the corpus must have this length if `data` is given.
+        config: Of the model. If `data` is given, the corpus must have windows of its context, and ids of its
+            tokenizer where that is known from the vocabulary.
         tokens: Most tokens.
         batch_size: Rows per batch; default the data's.
 
     Raises:
         InputError: No such data, or none to be found.
     """
-    module = run_data(checkpoint) if data is None else TokenData(data, context=context)
+    module = run_data(checkpoint) if data is None else TokenData(data, context=config.context)
     if batch_size is not None:
         require(batch_size >= 1, "batch_size", batch_size, "must be at least 1")
         module.batch_size = batch_size  # type: ignore[attr-defined]
     module.prepare_data()
     module.setup("validate")
+    if isinstance(module, TokenData) and data is not None and config.vocabulary in TOKENIZERS:
+        rule = f"holds ids of a tokenizer with {module.vocabulary}; the model's, {TOKENIZERS[config.vocabulary]}, has "
+        require(module.vocabulary == config.vocabulary, "data", data, f"{rule}{config.vocabulary}")
     return TokenSample(tokens).fill(module.val_dataloader())
 
 
@@ -51,12 +61,15 @@ def run_data(checkpoint: str | Path) -> LightningDataModule:
     path = next((folder / CONFIG for folder in folders[:2] if (folder / CONFIG).is_file()), None)
     if path is None:
         raise InputError(f"data = None: there is no {CONFIG} of its run near {checkpoint}; name a prepared corpus")
-    given: Any = yaml.safe_load(path.read_text()).get("data") or {}
-    class_path, arguments = given.get("class_path"), given.get("init_args") or {}
+    try:
+        given: Any = yaml.safe_load(path.read_text(encoding="utf-8"))["data"]
+        class_path, arguments = given["class_path"], given.get("init_args") or {}
+    except (yaml.YAMLError, KeyError, TypeError):
+        raise InputError(f"data = None: {path} does not say the data of a run; name a prepared corpus") from None
     try:
         package, _, name = str(class_path).rpartition(".")
         module = getattr(importlib.import_module(package) if package else looplit.data, name)(**arguments)
     except (ImportError, AttributeError, TypeError) as error:
         raise InputError(f"data = {class_path!r} in {path}: cannot be built ({error})") from None
-    assert isinstance(module, LightningDataModule)
-    return module
+    require(isinstance(module, LightningDataModule), "data", class_path, f"in {path}: no data module")
+    return cast(LightningDataModule, module)

@@ -46,7 +46,9 @@ def load(path: str | Path, map_location: str | torch.device = "cpu") -> LoopedLM
     """
     from looplit import modules  # whose names this one is part of
 
-    name = read_checkpoint(path).get(CLASS_KEY)
-    require(name in (*CLASSES, CLASS), "path", str(path), "not a checkpoint of one of LoopLit's families")
+    checkpoint = read_checkpoint(path)
+    name = checkpoint.get(CLASS_KEY)
+    ours = name in (*CLASSES, CLASS) and "hyper_parameters" in checkpoint
+    require(ours, "path", str(path), "not a checkpoint of one of LoopLit's families")
     family: type[LoopedLM] = getattr(modules, str(name))
     return family.load_from_checkpoint(path, map_location=map_location, weights_only=True).eval()

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from looplit.errors import require
 from looplit.eval.lens import LensResult, TokenReadings, site_label
@@ -41,6 +42,7 @@ def lens_figure(results: Mapping[str, LensResult]) -> Figure:
         agreement_axes.set_ylim(-0.02, 1.02)
         for axes in (kl_axes, agreement_axes):
             axes.set_xlabel("executed block")
+            axes.xaxis.set_major_locator(MaxNLocator(integer=True))
             if len(results) == 1:
                 _stage_lines(axes, shown)
     return figure
@@ -96,6 +98,7 @@ def passes_figure(results: Mapping[str, PassesResult]) -> Figure:
                       label=f"{label(name)}, trained at {result.trained}")  # fmt: skip
         axes.axhline(0, color="grey", linestyle=":", linewidth=0.8)
         axes.set_xlabel("passes at test time")
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.set_ylabel("loss above the trained passes', nats")
         axes.legend()
     return figure

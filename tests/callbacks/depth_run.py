@@ -1,4 +1,4 @@
-"""Two processes read the lens and other passes under DDP and looplit_fsdp: run by test_effective_depth.py.
+"""Two processes read the lens and other passes under DDP and FSDP2: run by test_effective_depth.py.
 
 Usage: depth_run.py OUT.json
 """
@@ -8,16 +8,18 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import lightning as L
 import torch
 import torch.distributed as dist
+from lightning.pytorch.strategies import Strategy
 from torch import Tensor
 from torch.utils.data import DataLoader
 
 import looplit
-import looplit.strategies  # registers looplit_fsdp
 from looplit.callbacks import EffectiveDepth, TestTimePasses
+from looplit.strategies import LoopLitFSDP
 
 TOKENS = 7 * 16  # an odd number of rows for two processes
 
@@ -35,23 +37,21 @@ def windows() -> Tensor:
     return torch.randint(0, 64, (9, 17), generator=torch.Generator().manual_seed(3))
 
 
-def validate(devices: int, strategy: str = "auto") -> tuple[EffectiveDepth, TestTimePasses]:
+def validate(strategy: str | Strategy, devices: int) -> dict[str, Any]:
+    """What both callbacks make of a validation."""
     depth, passes = EffectiveDepth(tokens=TOKENS, threshold=0.5), TestTimePasses([1, 2, 4], tokens=TOKENS)
     trainer = L.Trainer(
-        accelerator="cpu", devices=devices, strategy=strategy, callbacks=[depth, passes],
-        logger=False, enable_progress_bar=False, enable_model_summary=False, use_distributed_sampler=False,
+        accelerator="cpu", devices=devices, strategy=strategy, callbacks=[depth, passes], logger=False,
+        enable_progress_bar=False, enable_model_summary=False, use_distributed_sampler=False,
     )  # fmt: skip
     trainer.validate(model(), DataLoader(windows(), batch_size=4), verbose=False)  # type: ignore[arg-type]
-    return depth, passes
+    assert depth.result is not None
+    assert passes.result is not None
+    return {"lens": depth.result.to_dict(), "passes": passes.result.to_dict()}
 
 
 def main(out: Path) -> None:
-    answer = {}
-    for strategy in ("ddp", "looplit_fsdp"):
-        depth, passes = validate(2, strategy)
-        assert depth.result is not None
-        assert passes.result is not None
-        answer[strategy] = {"lens": depth.result.to_dict(), "passes": passes.result.to_dict()}
+    answer = {"ddp": validate("ddp", 2), "fsdp2": validate(LoopLitFSDP(), 2)}
     if dist.get_rank() == 0:
         out.write_text(json.dumps(answer))
     dist.barrier()

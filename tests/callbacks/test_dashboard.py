@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader
 
 import looplit
 from looplit.callbacks import Dashboard, EffectiveDepth, ModelGrowth, RunReport, TestTimePasses
-from looplit.callbacks.dashboard import FINAL, LAYOUT
+from looplit.callbacks.dashboard import FINAL, layout
 
 TINY: dict[str, Any] = {"depth": 3, "width": 32, "heads": 1, "vocabulary": 64, "context": 16, "steps": 12, "seed": 1}
 GROUPS = {
@@ -85,18 +85,30 @@ def test_the_promised_tags_are_there(finished: tuple[Path, Dashboard]) -> None:
 def test_the_layout_names_charts_that_have_data(finished: tuple[Path, Dashboard]) -> None:
     logged = events(finished[0])
     (entry,) = logged.Tensors("custom_scalars__config__")
-    layout = layout_pb2.Layout()
-    layout.ParseFromString(entry.tensor_proto.string_val[0])
-    titles = [category.title for category in layout.category]
-    assert titles == ["loss", "compute", "growth", "depth", "residual", "CORE"]
+    written = layout_pb2.Layout()
+    written.ParseFromString(entry.tensor_proto.string_val[0])
+    config = looplit.LoopGrow(**TINY).config
+    shown = {
+        category.title: {chart.title: ["Multiline", list(chart.multiline.tag)] for chart in category.chart}
+        for category in written.category
+    }
+    assert shown == layout(config)
+    assert list(shown) == ["loss", "compute", "growth", "depth", "residual", "CORE"]
     tags = logged.Tags()["scalars"]
-    for category in layout.category:
-        for chart in category.chart:
-            patterns = list(chart.multiline.tag)
-            assert patterns == LAYOUT[category.title][chart.title][1]
-            elsewhere = category.title == "CORE" or "bits" in chart.title or "per second" in chart.title
-            if not elsewhere:  # those need a bundle, a tokenizer, and more steps than are timed here
-                assert any(re.match(pattern, tag) for pattern in patterns for tag in tags), chart.title
+    drawn = {
+        title: [tag for tag in tags if any(re.match(pattern, tag) for pattern in patterns)]
+        for category, charts in shown.items()
+        for title, (_, patterns) in charts.items()
+        if category != "CORE" and "bits" not in title and "per second" not in title
+    }  # those need a bundle, a tokenizer, and more steps than are timed here
+    assert all(drawn.values()), drawn
+    ends = ["depth_kl/1_prelude_1", *(f"depth_kl/2_core_{k}.1" for k in range(1, 5))]
+    assert sorted(drawn["KL from the end, after prelude and passes"]) == ends
+
+
+def test_the_layout_of_any_model_shows_every_block() -> None:
+    (pattern,) = layout()["depth"]["KL from the end, after prelude and passes"][1]
+    assert re.match(pattern, "depth_kl/3_coda_2")
 
 
 def test_the_plan_is_a_text(finished: tuple[Path, Dashboard]) -> None:
@@ -113,14 +125,15 @@ def test_hyperparameters_come_with_final_metrics(finished: tuple[Path, Dashboard
     start = plugin_data_pb2.HParamsPluginData.FromString(data).session_start_info
     assert start.hparams["family"].string_value == "loop_grow"
     assert start.hparams["width"].number_value == 32
+    tuned = looplit.LoopGrow(**TINY).hyperparameters
+    assert start.hparams["learning_rate"].number_value == pytest.approx(tuned.learning_rate)  # not given: the recipe's
     experiment = plugin_data_pb2.HParamsPluginData.FromString(
         logged.summary_metadata["_hparams_/experiment"].plugin_data.content
     ).experiment
     metrics = {info.name.tag for info in experiment.metric_infos}
-    assert metrics >= {"final/val_loss", "final/effective_depth", "final/training_flops"}
-    for name, tag in FINAL.items():
-        if f"final/{name}" in metrics:
-            assert logged.Scalars(f"final/{name}")[-1].value == logged.Scalars(tag)[-1].value
+    assert metrics == {"final/val_loss", "final/effective_depth", "final/tokens", "final/training_flops"}
+    for name, tag in {"val_loss": FINAL["val_loss"], "effective_depth": "depth/effective_depth"}.items():
+        assert logged.Scalars(f"final/{name}")[-1].value == logged.Scalars(tag)[-1].value
     assert logged.Scalars("final/tokens")[0].value == 12 * 32
 
 

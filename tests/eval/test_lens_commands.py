@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tiktoken
 import yaml
 
 from looplit.__main__ import main
@@ -34,6 +35,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
     source = Source({"source": "memory"}, shards, signature_tokens=0, val_tokens=None)
     prepare_corpus(folder / "corpus", source, load_tokenizer("bytes"), MODEL["context"] + 1)
+    prepare_corpus(folder / "other", source, two_letters(), MODEL["context"] + 1)
     paths, here = {}, Path.cwd()
     os.chdir(folder)  # runs/ is made where the command is given
     try:
@@ -55,7 +57,13 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
             (paths[family],) = (folder / "runs" / family).rglob("last.ckpt")
     finally:
         os.chdir(here)
-    return {**paths, "corpus": folder / "corpus"}
+    return {**paths, "corpus": folder / "corpus", "other": folder / "other"}
+
+
+def two_letters() -> tiktoken.Encoding:
+    """Bytes and one pair of them: its 258 ids are not those of a model of 257."""
+    ranks = {bytes([b]): b for b in range(256)} | {b"th": 256}
+    return tiktoken.Encoding("two", pat_str=r"[\s\S]+", mergeable_ranks=ranks, special_tokens={"<|endoftext|>": 257})
 
 
 def growth() -> Run:
@@ -119,7 +127,14 @@ def test_loss_at_other_passes(runs: dict[str, Path], tmp_path: Path, said: Any) 
         (lens_main, ["--ckpt_path", "LoopGrow", "--tokens", "0"], "--tokens: '0' is no positive number"),
         (lens_main, ["--ckpt_path", "LoopGrow", "--plot", "a.gif"], r"plot = 'a.gif': must end in"),
         (lens_main, ["--ckpt_path", "LoopGrow", "--data", "nowhere"], "folder = 'nowhere': has no corpus.json"),
+        (
+            lens_main,
+            ["--ckpt_path", "LoopGrow", "--data", "other"],
+            "holds ids of a tokenizer with 258; .* bytes, has 257",
+        ),
         (lens_main, ["--ckpt_path", "LoopGrow", "--device", "abacus"], "device = 'abacus'"),
+        (lens_main, ["--ckpt_path", "LoopGrow", "--json", "corpus"], "json = .*: a folder; name a file"),
+        (lens_main, ["--ckpt_path", "corpus"], "a folder; make one file of a sharded checkpoint"),
         (
             passes_main,
             ["--ckpt_path", "Untied", "--passes", "1,3"],
@@ -145,6 +160,12 @@ def test_a_checkpoint_without_its_run_needs_data(runs: dict[str, Path], tmp_path
         lens_main(["--ckpt_path", str(alone)])
     (tmp_path / "a" / "config.yaml").write_text("data:\n  class_path: NoSuchData\n")
     with pytest.raises(InputError, match="data = 'NoSuchData' in .*: cannot be built"):
+        lens_main(["--ckpt_path", str(alone)])
+    (tmp_path / "a" / "config.yaml").write_text("data: [1,\n")
+    with pytest.raises(InputError, match="config.yaml does not say the data of a run"):
+        lens_main(["--ckpt_path", str(alone)])
+    (tmp_path / "a" / "config.yaml").write_text("data:\n  class_path: pathlib.Path\n")
+    with pytest.raises(InputError, match="data = 'pathlib.Path'.*no data module"):
         lens_main(["--ckpt_path", str(alone)])
 
 

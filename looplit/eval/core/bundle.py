@@ -27,6 +27,8 @@ LABELS = (
 """The 22 tasks of CORE (growth study, Table 10) by their labels in the published bundle."""
 
 EXAMPLE_SHUFFLE_SEED = 1337
+CONTEXT = 2048
+"""Tokens that the protocol keeps of a longer prompt."""
 
 
 @dataclass(frozen=True)
@@ -174,22 +176,30 @@ def _task(root: Path, entry: Any, baselines: Mapping[str, str]) -> Task:
     except ValueError:
         baseline = -1.0
     require(0 <= baseline < 1, f"Random baseline of {label}", percent, "must be a percentage from 0 to below 100")
-    return Task(label, kind, first, str(entry.get("continuation_delimiter", " ")), path, baseline)
+    delimiter = entry.get("continuation_delimiter", " ")
+    require(isinstance(delimiter, str), f"continuation_delimiter of {label}", delimiter, "must be text")
+    return Task(label, kind, first, delimiter, path, baseline)
 
 
 def _example(kind: Kind, line: Mapping[str, Any]) -> Example:
     if kind == "language_modeling":
         return Example((_text(line["context"]),), (_text(line["continuation"]),), 0)
     if kind == "multiple_choice":
-        answers = tuple(map(_text, line["choices"]))
+        answers = _texts(line["choices"])
         queries = (_text(line["query"]),) * len(answers)
     else:
-        queries = tuple(map(_text, line["context_options"]))
+        queries = _texts(line["context_options"])
         answers = (_text(line["continuation"]),) * len(queries)
     gold = line["gold"]
-    if not isinstance(gold, int) or not 0 <= gold < len(answers):
+    if type(gold) is not int or not 0 <= gold < len(answers):
         raise ValueError(f"gold = {gold!r} is none of the {len(answers)} choices")
     return Example(queries, answers, gold)
+
+
+def _texts(values: Any) -> tuple[str, ...]:
+    if not isinstance(values, list):
+        raise TypeError(f"{values!r} is no list")
+    return tuple(map(_text, values))
 
 
 def _text(value: Any) -> str:

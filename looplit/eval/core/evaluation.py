@@ -15,15 +15,13 @@ from torch import Tensor
 from looplit.data.tokenizer import load_tokenizer, token_byte_counts
 from looplit.errors import require
 from looplit.eval.core.batches import collate, groups, row_lengths
-from looplit.eval.core.bundle import Bundle, Task, read_examples
+from looplit.eval.core.bundle import CONTEXT, Bundle, Task, read_examples
 from looplit.eval.core.metric import TaskScores
 from looplit.eval.core.processes import largest, rank_and_world
 from looplit.eval.core.prompts import Question, SegmentEncoder, ask
 from looplit.eval.core.scoring import Outcome, Scorer, outcomes
 from looplit.eval.core.summary import TaskResult, summarize
 
-CONTEXT = 2048
-"""Tokens that the protocol keeps of a longer prompt."""
 SEEDS = (0, 1, 2)
 TOKEN_BUDGET = 16_384
 TOKENIZERS = {50257: "gpt2", 257: "bytes"}
@@ -166,7 +164,8 @@ def evaluate(
                 on_task(label, results[label], told)
         at = getattr(scorer.looped, "passes", None)
     ordered = {task.task.label: results[task.task.label] for task in plan.tasks}
-    return {**summarize(plan.bundle, ordered, plan.seeds, plan.limit), "passes": at, "context": plan.context}
+    summary = summarize(plan.bundle, ordered, plan.seeds, plan.limit, plan.context)
+    return {**summary, "passes": at, "context": plan.context}
 
 
 def tokenizer_of(vocabulary: int) -> str:

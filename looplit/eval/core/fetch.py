@@ -7,6 +7,7 @@ import shutil
 import tempfile
 import urllib.request
 import zipfile
+from http.client import HTTPException
 from pathlib import Path
 from typing import IO
 
@@ -32,9 +33,15 @@ def find_bundle(folder: str | Path | None = None) -> Bundle:
     if folder is not None:
         return open_bundle(folder)
     cached = user_cache_folder() / "eval_bundle"
+    failure = None
     if rank_and_world()[0] == 0 and not cached.exists():
-        download_bundle(cached)
-    from_first(None)  # the other processes wait for the download
+        try:
+            download_bundle(cached)
+        except InputError as error:
+            failure = error
+    failure = from_first(failure)  # the other processes wait for the download, and stop with the first
+    if failure is not None:
+        raise failure
     bundle = open_bundle(cached)
     require(bundle.published, "bundle", str(cached), "differs from the published bundle; delete the folder and rerun")
     return bundle
@@ -44,7 +51,7 @@ def download_bundle(folder: Path, url: str = BUNDLE_URL, expected: str = PUBLISH
     """Downloads a bundle into `folder`, which appears only when the whole of it has been verified.
 
     Args:
-        folder: Where the folder that holds `core.yaml` is to lie; must not exist.
+        folder: Where the folder that holds `core.yaml` is to lie.
         url: Address of the zip file.
         expected: Fingerprint of the content.
 
@@ -57,7 +64,7 @@ def download_bundle(folder: Path, url: str = BUNDLE_URL, expected: str = PUBLISH
         try:
             with urllib.request.urlopen(url, timeout=_TIMEOUT_S) as response, archive.open("wb") as file:
                 _copy(response, file, int(response.headers.get("Content-Length") or 0))
-        except OSError as error:
+        except (OSError, HTTPException) as error:
             raise InputError(
                 f"bundle: {url} could not be downloaded ({error}); unpack eval_bundle.zip so that "
                 f"{folder / 'core.yaml'} exists, or give its folder with --bundle"
@@ -65,7 +72,11 @@ def download_bundle(folder: Path, url: str = BUNDLE_URL, expected: str = PUBLISH
         root = _unpack(archive, Path(scratch) / "unpacked")
         found = fingerprint(root)
         require(found == expected, "bundle", found, f"the content of {url} must have the fingerprint {expected}")
-        os.replace(root, folder)
+        try:
+            os.replace(root, folder)
+        except OSError:
+            if not folder.exists():  # else another process was first, with the same content
+                raise
 
 
 def _copy(source: IO[bytes], target: IO[bytes], n_bytes: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -10,14 +11,17 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from looplit.errors import InputError
 from looplit.eval.core.scoring import Outcome
 from looplit.eval.core.summary import TaskResult
+
+_BEGINNING = '{"checkpoint": '  # of every line of examples
 
 
 class FinishedTasks:
     """Results of the tasks that are done, kept in a file until the evaluation is complete.
 
-    A file of another model or other settings is not taken up.
+    A file of another model or other settings, or one that cannot be read, is not taken up.
 
     Args:
         path: The file.
@@ -28,7 +32,7 @@ class FinishedTasks:
         self.path = path
         self.key = plain(key)
         self.results: dict[str, TaskResult] = {}
-        if path.is_file():
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
             kept = json.loads(path.read_text(encoding="utf-8"))
             if kept["key"] == self.key:
                 self.results = {label: _task_result(values) for label, values in kept["tasks"].items()}
@@ -51,12 +55,18 @@ class ExampleLines:
         path: The file. Lines of other checkpoints and of the tasks that are done are kept, all others removed.
         checkpoint: Whose examples are added.
         done: Tasks that are not asked again.
+
+    Attributes:
+        tasks: Those of the checkpoint that have lines.
+
+    Raises:
+        InputError: The file has a line that is none of these; it stays as it is.
     """
 
     def __init__(self, path: Path, checkpoint: str, done: Iterable[str]) -> None:
         self.path, self.checkpoint, kept = path, checkpoint, set(done)
-        lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
-        entries = [e for e in map(json.loads, lines) if e["checkpoint"] != checkpoint or e["task"] in kept]
+        entries = [e for e in _entries(path) if e["checkpoint"] != checkpoint or e["task"] in kept]
+        self.tasks = {e["task"] for e in entries if e["checkpoint"] == checkpoint}
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("".join(map(_line, entries)), encoding="utf-8")
 
@@ -86,6 +96,21 @@ def plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [plain(inner) for inner in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _entries(path: Path) -> list[dict[str, Any]]:
+    """The lines of a file, but for a last one that was begun and not written to its end."""
+    *lines, last = path.read_text(encoding="utf-8").split("\n") if path.is_file() else [""]
+    if last[: len(_BEGINNING)] != _BEGINNING[: len(last)]:
+        lines.append(last)
+    entries = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            entry = json.loads(line)
+            entries.append({"checkpoint": entry["checkpoint"], "task": entry["task"], **entry})
+        except (ValueError, KeyError, TypeError) as error:
+            raise InputError(f"examples = {str(path)!r}: line {number} is no example of an evaluation") from error
+    return entries
 
 
 def _task_result(values: Mapping[str, Any]) -> TaskResult:

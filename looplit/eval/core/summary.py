@@ -10,7 +10,7 @@ from statistics import fmean, pstdev
 from typing import Any
 
 from looplit.errors import require
-from looplit.eval.core.bundle import LABELS, Bundle, Task
+from looplit.eval.core.bundle import CONTEXT, LABELS, Bundle, Task
 
 FILTERED_OUT = (
     "commonsense_qa", "boolq", "bigbench_cs_algorithms", "bigbench_language_identification",
@@ -59,19 +59,22 @@ def summarize(
     results: Mapping[str, TaskResult],
     seeds: Sequence[int],
     limit: int | None = None,
+    context: int = CONTEXT,
 ) -> dict[str, Any]:
     """Everything that an evaluation reports about its tasks, under the keys of the evaluation's JSON.
 
     A task's scores are averaged over seeds before tasks are averaged; `core_metric_std` is the population standard
-    deviation of CORE over seeds. `partial` lists why the numbers are not those of the whole suite, and is empty for a
-    complete evaluation; `published_suite` says whether the suite is CORE at all. `core_metric_filtered` is there only
-    where all 17 of its tasks are.
+    deviation of CORE over seeds. `partial` lists why the numbers are not those of the whole suite under its protocol,
+    and is empty for a complete evaluation; `published_suite` says whether the suite is CORE at all. A bundle that has
+    some of CORE's labels is held against all 22 of them, one without any against itself. `core_metric_filtered` is
+    there only where all 17 of its tasks are.
 
     Args:
         bundle: The suite, for baselines and what it lacks.
         results: Scores of the tasks that were evaluated.
         seeds: Of the demonstrations.
         limit: Examples per task, where limited.
+        context: Tokens kept of longer prompts.
     """
     require(bool(results), "tasks", list(results), "nothing was evaluated")
     tasks = {label: bundle.tasks[label] for label in results}
@@ -89,7 +92,7 @@ def summarize(
         "baselines": {label: task.baseline for label, task in tasks.items()},
         "suite_fingerprint": bundle.fingerprint,
         "published_suite": bundle.published,
-        "partial": _shortfalls(bundle, results, limit),
+        "partial": _shortfalls(bundle, results, limit, context),
     }
 
 
@@ -114,6 +117,7 @@ def select_tasks(
     largest = max(range(len(amounts)), key=lambda i: amounts[i])
     kept = []
     for label, values in accuracies.items():
+        require(len(values) == len(amounts), f"accuracies of {label}", list(values), f"must be {len(amounts)} values")
         gain = values[largest] - baselines[label]
         # Accuracies are ratios of counts: a gain of exactly two points may come out a rounding error below.
         if gain >= LEAST_GAIN_OVER_CHANCE - 1e-12 and kendall_tau_b(amounts, values) >= LEAST_TAU:
@@ -173,14 +177,18 @@ def _one(
     return {**answer, "results": accuracy, "centered_results": center, "losses": losses, "bits_per_byte": bits}
 
 
-def _shortfalls(bundle: Bundle, results: Mapping[str, TaskResult], limit: int | None) -> list[str]:
+def _shortfalls(bundle: Bundle, results: Mapping[str, TaskResult], limit: int | None, context: int) -> list[str]:
     reasons = []
-    expected = LABELS if bundle.published else tuple(bundle.tasks)
+    expected = LABELS if set(LABELS) & set(bundle.tasks) else tuple(bundle.tasks)
     if missing := [label for label in expected if label not in results]:
         names = f", without {', '.join(missing)}" if len(missing) <= MOST_NAMED else ""
         reasons.append(f"{len(expected) - len(missing)} of {len(expected)} tasks{names}")
+    if others := [label for label in results if label not in expected]:
+        reasons.append(f"tasks that are not of the suite: {', '.join(others)}")
     if limit is not None:
         reasons.append(f"at most {limit} examples of each task")
+    if bundle.published and context != CONTEXT:
+        reasons.append(f"longer prompts keep {context:,} tokens, in the protocol {CONTEXT:,}")
     skipped = {label: max(result.skipped) for label, result in results.items() if any(result.skipped)}
     if skipped:
         listed = ", ".join(f"{label} {count}" for label, count in skipped.items())

@@ -11,12 +11,18 @@ from pathlib import Path
 from statistics import fmean, pstdev
 from typing import Any
 
+import pytest
 import tiktoken
 import torch
 import yaml
 from torch import Tensor
 
 Logits = Callable[[Tensor], Tensor]
+
+# fp32 rounding of a sum over 32 channels and a softmax over 256 tokens, in another order; the logits are of order 1.
+ATOL = 1e-5
+AGGREGATES = ("core_metric", "core_metric_std", "core_loss", "core_bpb")
+PER_TASK = ("results", "centered_results", "losses", "bits_per_byte")
 
 
 def slow_core(
@@ -144,3 +150,21 @@ def common(sequences: list[list[int]]) -> int:
             break
         count += 1
     return count
+
+
+def assert_same(summary: dict[str, Any], outcomes: dict[tuple[str, int, int], Any], reference: dict[str, Any]) -> None:
+    """Equal choices on every example (label, seed, index), and losses to rounding."""
+    asked = {key: e for key, e in reference["examples"].items() if e is not None}
+    zero_shot = {key for key in asked if key not in outcomes}
+    assert all(key[1] != 0 for key in zero_shot)
+    assert set(outcomes) == set(asked) - zero_shot
+    for key, o in outcomes.items():
+        expected = asked[key]
+        assert (o.prediction, o.correct) == (expected["prediction"], expected["correct"]), key
+        assert (o.answer_tokens, o.answer_bytes) == (expected["tokens"], expected["bytes"]), key
+        assert o.losses == pytest.approx(expected["losses"], abs=ATOL), key
+        assert o.answer_nats == pytest.approx(expected["nats"], abs=ATOL * max(1, o.answer_tokens)), key
+    for name in AGGREGATES:
+        assert summary[name] == pytest.approx(reference[name], abs=ATOL), name
+    for name in PER_TASK:
+        assert summary[name] == pytest.approx(reference[name], abs=ATOL), name

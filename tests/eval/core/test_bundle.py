@@ -51,6 +51,11 @@ def test_opens_the_folder_or_the_one_around_it(bundle_folder: Path) -> None:
         ("core.yaml|schema", "essay", "must be one of multiple_choice"),
         ("core.yaml|icl_tasks", "tasks", "no readable list"),
         ("core.yaml|num_fewshot: [1]", "num_fewshot: [-1]", "num_fewshot of mine"),
+        (
+            "core.yaml|icl_task_type: schema",
+            "icl_task_type: schema\n  continuation_delimiter:",
+            "delimiter of mine = None",
+        ),
         ("eval_meta_data.csv|mine", "yours", "mine.*has no line"),
         ("eval_meta_data.csv|25.0", "100", "from 0 to below 100"),
         ("eval_meta_data.csv|25.0", "", "from 0 to below 100"),
@@ -67,7 +72,15 @@ def test_malformed_bundles_are_refused(tmp_path: Path, old: str, new: str, messa
 
 
 @pytest.mark.parametrize(
-    "line", ["{", '{"query": "a", "choices": ["b"], "gold": 1}', '{"query": 1, "choices": [null], "gold": 0}', "[]"]
+    "line",
+    [
+        "{",
+        "[]",
+        '{"query": "a", "choices": ["b"], "gold": 1}',
+        '{"query": "a", "choices": ["b", "c"], "gold": true}',
+        '{"query": "a", "choices": "bc", "gold": 0}',
+        '{"query": 1, "choices": [null], "gold": 0}',
+    ],
 )
 def test_a_malformed_example_is_named_by_file_and_line(tmp_path: Path, line: str) -> None:
     folder = write_bundle(tmp_path / "b", [Made("mine", "multiple_choice", [1], 2)])
@@ -124,6 +137,14 @@ def test_a_connection_that_ends_early_is_an_error(
     monkeypatch.setattr("urllib.request.urlopen", lambda url, timeout: Response(b"x" * 400))
     with pytest.raises(InputError, match=r"400 of 1000 bytes.*core\.yaml exists, or give its folder"):
         download_bundle(tmp_path / "eval_bundle", "https://example.org/x.zip")
+
+
+def test_the_first_of_two_downloads_stays(tmp_path: Path, bundle_folder: Path) -> None:
+    archive, there = zipped(bundle_folder, tmp_path / "b.zip"), tmp_path / "cache" / "eval_bundle"
+    for _ in range(2):
+        download_bundle(there, archive.as_uri(), fingerprint(bundle_folder))
+    assert [path.name for path in there.parent.iterdir()] == ["eval_bundle"]
+    assert fingerprint(there) == fingerprint(bundle_folder)
 
 
 def test_without_a_connection_one_line_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

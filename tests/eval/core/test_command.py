@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import torch
 from core_bundle import CONTEXT
 from core_reference import slow_core
 
+from looplit.__main__ import main
 from looplit.data.tokenizer import load_tokenizer
 from looplit.errors import InputError
 from looplit.eval.commands import evaluate_main
@@ -42,7 +44,7 @@ def command(checkpoint: Path, bundle_folder: Path, *options: Any) -> list[str]:
 
 
 def test_json_and_lines_are_the_reference(
-    checkpoint: Path, bundle_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    checkpoint: Path, bundle_folder: Path, tmp_path: Path, root: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out, lines = tmp_path / "new folder" / "eval.json", tmp_path / "examples.jsonl"
     assert evaluate_main(command(checkpoint, bundle_folder, "--out", out, "--examples", lines)) == 0
@@ -55,6 +57,8 @@ def test_json_and_lines_are_the_reference(
     assert (result["seeds"], result["passes"], result["published_suite"]) == ([0, 1, 2], 1, False)
     assert set(result["per_seed"]) == {"0", "1", "2"}
     assert set(result["baselines"]) == set(result["task_counts"]) == set(result["results"])
+    documented = (root / "docs" / "evaluation.md").read_text()
+    assert [key for key in result if f"`{key}`" not in documented] == []
     told = [json.loads(line) for line in lines.read_text().splitlines()]
     for line in told:
         e = expected["examples"][line["task"], line["seed"], line["example"]]
@@ -128,6 +132,49 @@ def test_dry_run_says_what_it_would_take(
     assert f"{minutes:.1f} minutes" in shown[-1]
 
 
+def test_an_interrupt_ends_in_one_line(
+    checkpoint: Path, bundle_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*args: Any, **settings: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("looplit.eval.core.evaluation._evaluate_task", interrupted)
+    assert main(["evaluate", *command(checkpoint, bundle_folder)]) == 130  # as a shell says it of SIGINT
+    assert capsys.readouterr().err.splitlines()[-1] == "looplit: interrupted"
+
+
+def test_lines_that_are_missing_are_asked_again(checkpoint: Path, bundle_folder: Path, tmp_path: Path) -> None:
+    """A run without lines is stopped after two tasks; with lines it goes on, and all three tasks have theirs."""
+    out, lines = tmp_path / "eval.json", tmp_path / "lines.jsonl"
+    options = ["--tasks", *TASKS, "--seeds", 0, "--out", out]
+    evaluate_main(command(checkpoint, bundle_folder, *options, "--examples", tmp_path / "plain.jsonl"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("looplit.eval.core.record.FinishedTasks.remove", lambda self: None)
+        evaluate_main(command(checkpoint, bundle_folder, *options))
+    assert Path(f"{out}.part").exists()
+    lines.write_text('{"checkpoint": "other", "task": "copa", "prediction": 1}\n{"checkpoint": "cut')
+    evaluate_main(command(checkpoint, bundle_folder, *options, "--examples", lines))
+    first, *rest = lines.read_text().splitlines(keepends=True)
+    assert json.loads(first)["checkpoint"] == "other"
+    assert "".join(rest) == (tmp_path / "plain.jsonl").read_text()
+
+
+@pytest.mark.parametrize("content", ['{"mine": 1}\n', '{"mine": 1}', "notes"])
+def test_a_foreign_file_of_lines_is_spared(checkpoint: Path, bundle_folder: Path, tmp_path: Path, content: str) -> None:
+    lines = tmp_path / "notes.jsonl"
+    lines.write_text(content)
+    with pytest.raises(InputError, match="notes.jsonl': line 1 is no example"):
+        evaluate_main(command(checkpoint, bundle_folder, "--examples", lines))
+    assert lines.read_text() == content
+
+
+def test_a_broken_record_is_not_taken_up(checkpoint: Path, bundle_folder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "eval.json"
+    Path(f"{out}.part").write_text('{"key":')
+    evaluate_main(command(checkpoint, bundle_folder, "--tasks", "copa", "--out", out))
+    assert json.loads(out.read_text())["task_counts"].keys() == {"copa"}
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -138,14 +185,35 @@ def test_dry_run_says_what_it_would_take(
         (["--ckpt_path", "CKPT", "--bundle", "BUNDLE", "--passes", "0"], "passes = 0"),
         (["--ckpt_path", "CKPT", "--limit", "x"], "evaluate: argument --limit"),
         (["--dry_run", "--tokens_per_second", "0"], "argument --tokens_per_second: '0' is no positive number"),
+        (["--ckpt_path", "CKPT", "--bundle", "BUNDLE", "--limit", "0"], "limit = 0"),
+        (["--ckpt_path", "CKPT", "--bundle", "BUNDLE", "--seeds", "1", "1"], "seeds = [1, 1]"),
+        (["--ckpt_path", "FOLDER"], "a folder; make one file of a sharded checkpoint"),
+        (["--ckpt_path", "CKPT", "--out", "FOLDER"], "a folder; name a file"),
+        (["--ckpt_path", "CKPT", "--out", "CKPT/eval.json"], "out = 'CKPT/eval.json': CKPT is a file"),
+        (["--ckpt_path", "CKPT", "--bundle", "BUNDLE", "--device", "abacus"], "device = 'abacus'"),
+        (["--ckpt_path", "CKPT", "--bundle", "BUNDLE", "--device", "meta"], "device = 'meta'"),
     ],
 )
 def test_wrong_input_is_one_line(options: list[str], message: str, checkpoint: Path, bundle_folder: Path) -> None:
-    places = {"CKPT": str(checkpoint), "BUNDLE": str(bundle_folder)}
+    def placed(text: str) -> str:
+        places = {"CKPT": checkpoint, "BUNDLE": bundle_folder, "FOLDER": bundle_folder}
+        return functools.reduce(lambda done, name: done.replace(name, str(places[name])), places, text)
+
     with pytest.raises(InputError) as caught:
-        evaluate_main([places.get(option, option) for option in options])
-    assert message in str(caught.value)
+        evaluate_main([placed(option) for option in options])
+    assert placed(message) in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_the_last_of_several_checkpoints_is_refused_before_the_first_is_evaluated(
+    checkpoint: Path, bundle_folder: Path, tmp_path: Path
+) -> None:
+    good, bad = tmp_path / "good.ckpt", tmp_path / "bad.ckpt"
+    good.write_bytes(checkpoint.read_bytes())
+    bad.write_text("no checkpoint")
+    with pytest.raises(InputError, match="bad.ckpt': not a readable checkpoint"):
+        evaluate_main(["--ckpt_path", str(good), str(bad), "--bundle", str(bundle_folder), "--device", "cpu"])
+    assert {path.name for path in tmp_path.iterdir()} == {"good.ckpt", "bad.ckpt"}
 
 
 def test_arguments_are_refused_before_torch_is_imported() -> None:

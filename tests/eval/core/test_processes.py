@@ -1,8 +1,7 @@
-"""Two processes, with whole and with sharded weights, give what one gives."""
+"""Two processes, with whole and with sharded weights, give what one example at a time gives."""
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import time
@@ -14,14 +13,18 @@ import pytest
 import torch
 import torch.multiprocessing as mp
 from core_bundle import CONTEXT, make_model
+from core_reference import assert_same
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import init_device_mesh
 
-from looplit.eval.core import evaluate, open_bundle, plan_evaluation
+from looplit.errors import InputError
+from looplit.eval.core import Outcome, evaluate, fetch, find_bundle, open_bundle, plan_evaluation
 from looplit.eval.core.processes import launched
 from looplit.model import Backbone
 
-LABELS = ("jeopardy", "arc_easy", "copa", "piqa")  # 3 to 6 examples each: the two processes get unequal shares
+Setting = tuple[int, bool]  # token budget, prefix sharing
+EVERY = [(budget, share) for budget in (512, 4096, 32768) for share in (True, False)]
+Answer = tuple[dict[str, Any], dict[tuple[str, int, int], Outcome]]
 
 
 def whole() -> Backbone:
@@ -37,47 +40,71 @@ def sharded() -> Backbone:
     return model
 
 
-def _work(rank: int, port: int, folder: str, make: Callable[[], Backbone], out: str) -> None:
+def _work(rank: int, port: int, folder: str, make: Callable[[], Backbone], settings: list[Setting], out: str) -> None:
     torch.set_num_threads(1)
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "MASTER_PORT": str(port)}
     os.environ |= {"MASTER_ADDR": "127.0.0.1"}
     with launched():
-        summary = run(make(), folder)
-    Path(out, f"{rank}.json").write_text(json.dumps(summary))
+        plan, model = plan_evaluation(open_bundle(folder), "bytes", context=CONTEXT), make()
+        answers: list[Answer] = []
+        for budget, share in settings:
+            told: dict[tuple[str, int, int], Outcome] = {}
+
+            def keep(label: str, _: Any, outcomes: list[Outcome], told: Any = told) -> None:
+                told.update({(label, o.seed, o.example): o for o in outcomes})
+
+            summary = evaluate(model, plan, token_budget=budget, share_prefixes=share, on_task=keep)
+            answers.append((summary, told))
+        torch.save(answers, Path(out, f"{rank}.pt"))
 
 
-def run(model: Backbone, folder: str | Path) -> dict[str, Any]:
-    plan = plan_evaluation(open_bundle(folder), "bytes", context=CONTEXT, tasks=LABELS)
-    return evaluate(model, plan, token_budget=600)
-
-
-@pytest.mark.parametrize("make", [whole, sharded])
-def test_two_processes_give_what_one_gives(make: Callable[[], Backbone], bundle_folder: Path, tmp_path: Path) -> None:
+def in_two_processes(work: Callable[..., None], *arguments: Any) -> None:
+    """Runs `work(rank, port, *arguments)` in two processes, and ends them whatever happens."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    arguments = (port, str(bundle_folder), make, str(tmp_path))
-    running = mp.start_processes(_work, arguments, nprocs=2, join=False, start_method="fork")
+    running = mp.start_processes(work, (port, *arguments), nprocs=2, join=False, start_method="fork")
     try:
-        deadline = time.monotonic() + 120  # processes that wait for each other would do so for ever
+        deadline = time.monotonic() + 240  # processes that wait for each other would do so for ever
         while not running.join(timeout=5):
             assert time.monotonic() < deadline, "the processes wait for each other"
     finally:
         for process in running.processes:
             process.kill()
-    first, second = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in (0, 1))
-    expected = json.loads(json.dumps(run(make_model(), bundle_folder)))
+
+
+@pytest.mark.parametrize(("make", "settings"), [(whole, EVERY), (sharded, [(600, True)])])
+def test_two_processes_give_what_one_example_at_a_time_gives(
+    make: Callable[[], Backbone],
+    settings: list[Setting],
+    bundle_folder: Path,
+    reference: dict[str, Any],
+    tmp_path: Path,
+) -> None:
+    in_two_processes(_work, str(bundle_folder), make, settings, str(tmp_path))
+    shares: list[list[Answer]] = [torch.load(tmp_path / f"{rank}.pt", weights_only=False) for rank in (0, 1)]
+    for (summary, first), (other, second) in zip(*shares, strict=True):
+        assert summary == other
+        assert first
+        assert second
+        assert not first.keys() & second.keys()
+        assert_same(summary, first | second, reference)
+
+
+def _find(rank: int, port: int, out: str) -> None:
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "MASTER_PORT": str(port)}
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "XDG_CACHE_HOME": out}
+
+    def no_route(*args: object, **settings: object) -> None:
+        raise OSError("no route")
+
+    fetch.urllib.request.urlopen = no_route  # type: ignore[assignment]
+    with launched(), pytest.raises(InputError, match="no route") as caught:
+        find_bundle()
+    Path(out, f"{rank}.txt").write_text(str(caught.value))
+
+
+def test_a_download_that_fails_stops_all_processes(tmp_path: Path) -> None:
+    in_two_processes(_find, str(tmp_path))
+    first, second = ((tmp_path / f"{rank}.txt").read_text() for rank in (0, 1))
     assert first == second
-    # Sums of float64 in another order; each loss is that of one process but for rounding in batches of other shapes.
-    assert_close(first, expected)
-
-
-def assert_close(found: Any, expected: Any) -> None:
-    if isinstance(expected, dict):
-        assert found.keys() == expected.keys()
-        for key in expected:
-            assert_close(found[key], expected[key])
-    elif isinstance(expected, float):
-        assert found == pytest.approx(expected, abs=1e-5)
-    else:
-        assert found == expected

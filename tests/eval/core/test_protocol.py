@@ -9,16 +9,11 @@ from typing import Any
 import pytest
 import torch
 from core_bundle import CONTEXT, made_tasks, make_model, write_bundle
-from core_reference import slow_core
+from core_reference import ATOL, assert_same, slow_core
 
 from looplit.data.tokenizer import load_tokenizer
 from looplit.eval.core import Outcome, evaluate, open_bundle, plan_evaluation
 from looplit.model import Backbone
-
-# fp32 rounding of a sum over 32 channels and a softmax over 256 tokens, in another order; the logits are of order 1.
-ATOL = 1e-5
-AGGREGATES = ("core_metric", "core_metric_std", "core_loss", "core_bpb")
-PER_TASK = ("results", "centered_results", "losses", "bits_per_byte")
 
 
 def told_by(
@@ -34,26 +29,6 @@ def told_by(
         **settings,
     )  # fmt: skip
     return summary, outcomes
-
-
-def assert_same(
-    summary: dict[str, Any], outcomes: dict[tuple[str, int, int], Outcome], reference: dict[str, Any]
-) -> None:
-    """Equal choices on every example, and losses to rounding."""
-    asked = {key: e for key, e in reference["examples"].items() if e is not None}
-    zero_shot = {key for key in asked if key not in outcomes}
-    assert all(key[1] != 0 for key in zero_shot)
-    assert set(outcomes) == set(asked) - zero_shot
-    for key, o in outcomes.items():
-        expected = asked[key]
-        assert (o.prediction, o.correct) == (expected["prediction"], expected["correct"]), key
-        assert (o.answer_tokens, o.answer_bytes) == (expected["tokens"], expected["bytes"]), key
-        assert o.losses == pytest.approx(expected["losses"], abs=ATOL), key
-        assert o.answer_nats == pytest.approx(expected["nats"], abs=ATOL * max(1, o.answer_tokens)), key
-    for name in AGGREGATES:
-        assert summary[name] == pytest.approx(reference[name], abs=ATOL), name
-    for name in PER_TASK:
-        assert summary[name] == pytest.approx(reference[name], abs=ATOL), name
 
 
 @pytest.mark.parametrize("share_prefixes", [True, False])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import random
@@ -18,7 +19,20 @@ from torch import Tensor
 
 from looplit.data.tokenizer import load_tokenizer
 from looplit.errors import InputError
-from looplit.eval.core import FILTERED, LABELS, Outcome, evaluate, kendall_tau_b, open_bundle, plan_evaluation
+from looplit.eval.core import (
+    FILTERED,
+    LABELS,
+    PUBLISHED_FINGERPRINT,
+    Outcome,
+    TaskResult,
+    evaluate,
+    kendall_tau_b,
+    open_bundle,
+    plan_evaluation,
+    select_tasks,
+    summarize,
+    table,
+)
 from looplit.eval.core.batches import collate, groups
 from looplit.eval.core.bundle import Example, Task
 from looplit.eval.core.prompts import SegmentEncoder, ask, demonstrations
@@ -227,6 +241,48 @@ def test_skipped_examples_are_counted(backbone: Backbone, bundle_folder: Path, r
     assert any("do not fit" in reason for reason in summary["partial"])
 
 
+@pytest.mark.parametrize(
+    ("labels", "partial"),
+    [
+        (LABELS, []),
+        (LABELS[1:], ["21 of 22 tasks, without hellaswag_zeroshot"]),
+        ((*LABELS, "mine"), ["tasks that are not of the suite: mine"]),
+        (("mine",), []),
+    ],
+)
+def test_a_missing_or_a_23rd_task_is_marked(tmp_path: Path, labels: tuple[str, ...], partial: list[str]) -> None:
+    folder = write_bundle(tmp_path / "b", [Made(label, "schema", [0], 1) for label in labels])
+    result = TaskResult((0.5,), (1.0,), (1.0,), (1,), (0,), (0,))
+    summary = summarize(open_bundle(folder), dict.fromkeys(labels, result), [0])
+    assert (summary["published_suite"], summary["partial"]) == (False, partial)
+    assert all(reason in table(summary) for reason in partial)
+
+
+def test_centering_takes_the_baseline_of_the_bundle(tmp_path: Path) -> None:
+    folder = write_bundle(tmp_path / "b", [Made("boolq", "schema", [0], 1, baseline=62), Made("copa", "schema", 0, 1)])
+    accuracies = {"boolq": (0.64, 0.50), "copa": (0.0, 1.0)}
+    results = {
+        label: TaskResult(a, (1.0,) * 2, (1.0,) * 2, (1,) * 2, (0,) * 2, (0,) * 2) for label, a in accuracies.items()
+    }
+    summary = summarize(open_bundle(folder), results, [0, 1])
+    first, second = (summary["per_seed"][seed]["centered_results"] for seed in ("0", "1"))
+    assert first == pytest.approx({"boolq": 0.0526, "copa": -0.3333}, abs=5e-5)  # the values have four digits
+    assert second == pytest.approx({"boolq": -0.3158, "copa": 1.0}, abs=5e-5)
+    metrics = [sum(one.values()) / 2 for one in (first, second)]
+    assert summary["core_metric"] == pytest.approx(sum(metrics) / 2)
+    assert summary["core_metric_std"] == pytest.approx(abs(metrics[1] - metrics[0]) / 2)  # population, not sample
+
+
+def test_a_published_suite_with_shorter_prompts_is_marked(tmp_path: Path) -> None:
+    bundle = open_bundle(write_bundle(tmp_path / "b", [Made(label, "schema", [0], 1) for label in LABELS]))
+    results = dict.fromkeys(LABELS, TaskResult((0.5,), (1.0,), (1.0,), (1,), (0,), (0,)))
+    published = dataclasses.replace(bundle, fingerprint=PUBLISHED_FINGERPRINT)
+    assert summarize(published, results, [0], context=2048)["partial"] == []
+    assert summarize(published, results, [0], context=256)["partial"] == [
+        "longer prompts keep 256 tokens, in the protocol 2,048"
+    ]
+
+
 def test_a_bundle_of_other_tasks(tmp_path: Path, backbone: Backbone) -> None:
     folder = write_bundle(tmp_path / "own", [Made("mine", "schema", [2], 4), Made("other", "multiple_choice", 0, 5)])
     summary = evaluate(backbone, plan_evaluation(open_bundle(folder), "bytes", context=CONTEXT))
@@ -240,6 +296,22 @@ def test_kendall_is_tau_b() -> None:
         y = [draw.randint(0, 3) / 4 for _ in range(8)]
         assert kendall_tau_b(x, y) == pytest.approx(kendalltau(x, y).statistic, abs=1e-12)
     assert kendall_tau_b([1, 2, 3], [0.5, 0.5, 0.5]) == 0
+
+
+def test_the_filter_keeps_what_stands_out_and_rises() -> None:
+    amounts = [4.0, 1.0, 2.0, 3.0]  # the checkpoint with the most tokens comes first
+    accuracies = {
+        "just enough": [0.27, 0.10, 0.24, 0.26],
+        "just too little": [0.2699, 0.10, 0.24, 0.26],
+        "rises too little": [0.9, 0.3, 0.4, 0.2],  # 4 pairs in order, 2 not: a third
+        "high and falling": [0.8, 0.9, 0.9, 0.85],
+        "constant": [0.9] * 4,
+    }
+    taus = {name: kendalltau(amounts, values).statistic for name, values in accuracies.items()}
+    assert 0 < taus["rises too little"] < 0.5 < taus["just enough"]
+    assert select_tasks(amounts, accuracies, dict.fromkeys(accuracies, 0.25)) == ["just enough"]
+    with pytest.raises(InputError, match="accuracies of a = .*must be 4 values"):
+        select_tasks(amounts, {"a": [0.5]}, {"a": 0.25})
 
 
 @pytest.mark.parametrize(
