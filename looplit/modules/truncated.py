@@ -26,10 +26,10 @@ class TruncatedLoop(LoopedLM):
         mlp: "squared_relu" with 4·width hidden units, or "swiglu".
         batch_tokens: Tokens per optimizer step. HyperP's learning rates depend on it, so a Trainer that takes another
             number is refused.
-        learning_rate: Of the matrices; default HyperP's for the batch, the tokens (batch times planned steps).
-        embedding_lr: Of the embedding; default HyperP's for the batch and the width. So are the next two.
-        head_lr: Of the head.
-        gain_lr: Of the norms' gains.
+        learning_rate: Of the matrices; default HyperP's for the batch and the tokens, batch times planned steps.
+        embedding_lr: Of the embedding; default HyperP's for the batch and the width.
+        head_lr: Of the head; the same.
+        gain_lr: Of the norms' gains; default HyperP's for the width.
         betas: Of AdamW.
         eps: Of AdamW.
         final_factor: Where the linear decay over the whole run ends, as a share of its start.

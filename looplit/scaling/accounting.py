@@ -65,6 +65,11 @@ def nonembedding_parameters(config: BackboneConfig) -> int:
     return config.stored_blocks * block_parameters(config) + boundary_parameters(config) + _outer_gains(config)
 
 
+def gain_parameters(config: BackboneConfig) -> int:
+    """Learned gains of all norms."""
+    return config.stored_blocks * (block_parameters(config) - block_matrix_parameters(config)) + _outer_gains(config)
+
+
 def once_parameters(config: BackboneConfig) -> int:
     """N_once of the truncation study: prelude and coda, and the gains after the embedding and before the head."""
     return (config.prelude + config.coda) * block_parameters(config) + _outer_gains(config) - _pass_gains(config)

@@ -10,6 +10,7 @@ from looplit.model.config import BackboneConfig, Unit
 from looplit.scaling.accounting import (
     active_blocks,
     block_parameters,
+    gain_parameters,
     nonembedding_parameters,
     vocabulary_parameters,
 )
@@ -73,21 +74,22 @@ def memory_per_device(run: Run, machine: Machine, passes: int | None = None) -> 
     """Bytes on one device by what they hold, and their total, at K = `passes`; default the most expensive of the run.
 
     Parameters, gradients and optimizer state are exact sums: 4 bytes each, or 2 under "bf16-true"; Muon keeps one
-    momentum per matrix entry (always fp32), AdamW two moments. Dormant cores have state but no gradient. Activations
-    are an estimate (`activation_bytes`), and so are the weights that are in use at one time (`_working_bytes`).
-    Scratch space of the optimizer and the allocator comes on top.
+    momentum per matrix entry (always fp32), AdamW two moments, of gains too. Dormant cores have state but no gradient.
+    Activations are an estimate (`activation_bytes`), and so are the weights that are in use at one time
+    (`_working_bytes`). Scratch space of the optimizer and the allocator comes on top.
     """
     config, passes = run.backbone, passes or run.recurrence.max_passes
     size = 2 if machine.precision == "bf16-true" else 4
     shards = machine.shards
-    matrices = nonembedding_parameters(config)
+    inner = nonembedding_parameters(config)
     vocabulary = 2 * vocabulary_parameters(config)
-    active = matrices - (config.stored_blocks - active_blocks(config, passes)) * block_parameters(config)
-    moments = 2 * size * matrices if run.optimizer == "adamw" else 4 * matrices
+    active = inner - (config.stored_blocks - active_blocks(config, passes)) * block_parameters(config)
+    matrices = 0 if run.optimizer == "adamw" else inner - gain_parameters(config)
+    moments = 4 * matrices + 2 * size * (inner - matrices + vocabulary)
     parts = {
-        "parameters": size * (matrices + vocabulary) // shards,
+        "parameters": size * (inner + vocabulary) // shards,
         "gradients": size * (active + vocabulary) // (1 if machine.whole_gradients else shards),
-        "optimizer_state": (moments + 2 * size * vocabulary) // shards,
+        "optimizer_state": moments // shards,
         "working_weights": _working_bytes(config, passes, machine),
         "activations": activation_bytes(
             config, passes, machine.micro_batch, machine.precision, machine.activation_checkpointing
@@ -118,8 +120,8 @@ def activation_bytes(
     """Estimate of what the backward pass needs, in bytes.
 
     Per block and token: two residual states, q and k before their norm, in fp32 (16·width); two norm outputs, q, k,
-    v and the attention's output, and four tensors of the MLP's hidden width, in the branches' precision. With
-    activation checkpointing, the state that every unit reads (4·width), and all this for the one unit that runs
+    v and the attention's output, and four tensors of the MLP's hidden width (two under squared ReLU), in the branches'
+    precision; with learned gains what each of the two norms gives before them, in fp32. With activation checkpointing, the state that every unit reads (4·width), and all this for the one unit that runs
     again. The loss adds the logits of one chunk. Passes without a gradient keep nothing.
 
     Args:
@@ -131,7 +133,8 @@ def activation_bytes(
     """
     branch = 4 if precision == "32-true" else 2
     tokens = micro_batch * config.context
-    block = 16 * config.width + branch * (6 * config.width + 4 * config.hidden)
+    hidden = (4 if config.mlp == "swiglu" else 2) * config.hidden
+    block = (24 if config.gains else 16) * config.width + branch * (6 * config.width + hidden)
     chunk = min(tokens, max(256, LOGITS_PER_CHUNK // config.vocabulary))
     trained = min(passes, config.trained_passes or passes)
     units, blocks_of_one = {

@@ -21,12 +21,14 @@ from looplit.scaling.accounting import (
     block_parameters,
     compute_parameters,
     flops_per_token,
+    gain_parameters,
     initial_parameters,
     nonembedding_parameters,
     once_parameters,
     recurrent_parameters,
     stored_parameters,
 )
+from looplit.scaling.resources import activation_bytes
 from looplit.scaling.truncation import truncated_backbone
 
 TOKENS = torch.randint(0, 61, (2, 12), generator=torch.Generator().manual_seed(1))
@@ -74,7 +76,34 @@ def test_counts_equal_what_is_built(options: dict[str, Any], core: dict[str, Any
     assert recurrent_parameters(model.config) == sum(n for name, n in sizes.items() if name.startswith(recurrent))
     once = ("prelude", "coda", "embedding_norm", "head_norm")
     assert once_parameters(model.config) == sum(n for name, n in sizes.items() if name.startswith(once))
+    assert gain_parameters(model.config) == sum(n for name, n in sizes.items() if name.endswith("gain"))
     assert block_parameters(model.config) == sum(p.numel() for p in next(model.blocks()).parameters())
+
+
+@pytest.mark.parametrize("options", OPTIONS[:4], ids=str)
+def test_the_memory_estimate_is_what_a_block_keeps(options: dict[str, Any]) -> None:
+    """Bytes of all that autograd saves, of a model with one block more: without those of its weights."""
+
+    def kept(prelude: int) -> int:
+        model = Backbone(BackboneConfig(**{**SMALL, "width": 128, "context": 64, "prelude": prelude, **options}))
+        weights = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
+        saved: dict[int, Tensor] = {}
+
+        def pack(tensor: Tensor) -> Tensor:
+            saved[tensor.untyped_storage().data_ptr()] = tensor
+            return tensor
+
+        tokens = torch.zeros(1, 64, dtype=torch.long)
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+            model(tokens, tokens)
+        return sum(tensor.untyped_storage().nbytes() for at, tensor in saved.items() if at not in weights)
+
+    def estimate(prelude: int) -> int:
+        config = BackboneConfig(**{**SMALL, "width": 128, "context": 64, "prelude": prelude, **options})
+        return activation_bytes(config, 1, 1, "32-true")
+
+    # The estimate leaves out what has no width: mean squares, the attention's log-sums.
+    assert kept(3) - kept(2) == pytest.approx(estimate(3) - estimate(2), rel=0.01)
 
 
 @pytest.mark.parametrize("trained", [1, 3, 4])
