@@ -45,9 +45,12 @@ class HyperPSettings:
     final_factor: float = 0.1
 
     def __post_init__(self) -> None:
-        for name in ("learning_rate", "embedding_lr", "head_lr", "gain_lr"):
+        for name in ("learning_rate", "embedding_lr", "head_lr", "gain_lr", "eps"):
             value = getattr(self, name)
             require(math.isfinite(value) and value >= 0, name, value, "must be a finite number, at least 0")
+        pair = len(self.betas) == 2 and all(0 <= beta < 1 for beta in self.betas)
+        require(pair, "betas", self.betas, "must be two numbers in [0, 1)")
+        require(0 <= self.final_factor <= 1, "final_factor", self.final_factor, "must be a share, from 0 to 1")
 
     @property
     def schedule(self) -> Schedule:

@@ -121,8 +121,9 @@ def activation_bytes(
 
     Per block and token: two residual states, q and k before their norm, in fp32 (16·width); two norm outputs, q, k,
     v and the attention's output, and four tensors of the MLP's hidden width (two under squared ReLU), in the branches'
-    precision; with learned gains what each of the two norms gives before them, in fp32. With activation checkpointing, the state that every unit reads (4·width), and all this for the one unit that runs
-    again. The loss adds the logits of one chunk. Passes without a gradient keep nothing.
+    precision; with learned gains what each of the two norms gives before them, in fp32. With activation checkpointing,
+    the state that every unit reads (4·width), and all this for the one unit that runs again. The loss adds the logits
+    of one chunk. Passes without a gradient keep nothing.
 
     Args:
         config: Of the backbone.

@@ -125,6 +125,8 @@ def truncation_recipe(given: Mapping[str, Any]) -> TruncationRecipe:
         require(len(asked["split"]) == 3, "split", asked["split"], "must be the blocks of prelude, core and coda")
         shape["split"] = tuple(asked["split"])
     rates = {name: asked[name] for name in RATES if name in asked}
+    if "betas" in rates:  # a list in YAML
+        rates["betas"] = tuple(rates["betas"])
     return TruncationRecipe(truncated_backbone(**shape), asked.get("batch_tokens", BATCH_TOKENS), rates)
 
 
@@ -177,4 +179,5 @@ def truncated_init_args(run: Run) -> dict[str, Any]:
     settings, wanted = recipe.settings(run.steps).to_dict(), run.hyperparameters.to_dict()
     pairs = [(name, getattr(backbone, name), getattr(recipe.backbone, name)) for name in SHAPE]
     pairs += [(name, wanted[name], settings[name]) for name in RATES]
-    return args | {name: value for name, value, default in pairs if value != default}
+    changed = {name: value for name, value, default in pairs if value != default}
+    return args | {name: list(value) if isinstance(value, tuple) else value for name, value in changed.items()}

@@ -113,6 +113,7 @@ def test_one_pass_has_no_boundary():
     [
         *(truncated_run(*setting, width=width) for setting in SETTINGS[::4] for width in WIDTHS),
         truncated_run(4, 2, width=160, boundary="inject", mlp="swiglu", vocabulary=257, context=64, batch_tokens=4096),
+        truncated_run(8, 1, overrides={"betas": (0.9, 0.95), "final_factor": 0.0}),
         truncated_run(2, width=128, heads=4, split=(1, 2, 1), tokens=2**24, overrides={"gain_lr": 0.1, "eps": 1e-8}),
     ],
     ids=lambda run: f"{run.title} {run.backbone.width}",
@@ -167,6 +168,8 @@ def test_other_machines_keep_the_batch():
         ("truncated_loop --passes 4 --mlp relu", "mlp = 'relu'"),
         ("truncated_loop --passes 4 --set weight_decay=1", "set = 'weight_decay'"),
         ("truncated_loop --passes 4 --set gain_lr=-1", "gain_lr = -1"),
+        ("truncated_loop --passes 4 --set betas=[0.9,1]", "betas = (0.9, 1)"),
+        ("truncated_loop --passes 4 --set final_factor=2", "final_factor = 2"),
         ("truncated_loop --passes 4 --tokens 10", "tokens = 10: must be at least one batch"),
         ("truncated_loop --passes 4 --batch-tokens 1000", "batch_tokens = 1000"),
         ("loop_2 8 --boundary linear", "boundary = 'linear': the growth study's recipe has no settings"),
