@@ -5,13 +5,15 @@ from __future__ import annotations
 import argparse
 import os
 import re
-from collections.abc import Iterable
+import signal
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from looplit.arguments import CommandParser, count
 from looplit.data.remote import user_cache_folder
-from looplit.errors import InputError, require
+from looplit.errors import InputError, RunStopped, require
 
 if TYPE_CHECKING:
     from looplit.data.corpus import Corpus
@@ -36,17 +38,25 @@ def prepare_main(argv: list[str]) -> int:
 
     Raises:
         InputError: Wrong input, in one line.
-        RunStopped: A tokenizing process was killed.
+        RunStopped: A signal ended it, or a tokenizing process was killed.
     """
     parser = prepare_parser()
     args = parser.parse_args(argv)
     for name in ("context", "workers"):
         require(getattr(args, name) >= 1, name, getattr(args, name), "must be at least 1")
+    with _signals_are_one_line():
+        corpus = _prepare(args)
+    if not args.quiet:
+        print(summary(corpus), end="")
+    return 0
+
+
+def _prepare(args: argparse.Namespace) -> Corpus:
     # The writer brings torch: not for --help, nor for an argument that is wrong.
     from looplit.data.prepare import prepare_corpus
     from looplit.data.tokenizer import load_tokenizer
 
-    corpus = prepare_corpus(
+    return prepare_corpus(
         Path(args.folder).expanduser(),
         source_of(args),
         load_tokenizer(args.tokenizer),
@@ -57,9 +67,25 @@ def prepare_main(argv: list[str]) -> int:
         resume=args.resume,
         progress=not args.quiet,
     )
-    if not args.quiet:
-        print(summary(corpus), end="")
-    return 0
+
+
+@contextmanager
+def _signals_are_one_line() -> Iterator[None]:
+    """Raises `RunStopped` for Ctrl-C and SIGTERM, after the block's own clean-up."""
+
+    def stop(number: int, frame: object) -> NoReturn:
+        raise KeyboardInterrupt(number)  # no Exception: nothing on its way takes it for a failure to retry
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        received = signal.Signals(error.args[0] if error.args else signal.SIGINT)
+        raise RunStopped(
+            f"prepare was stopped by {received.name}; the same command with --resume continues it", 128 + received
+        ) from None
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def prepare_parser() -> argparse.ArgumentParser:
