@@ -21,6 +21,7 @@ from tqdm import tqdm
 
 from looplit.data.corpus import FORMAT, TOKEN_BYTES, Corpus, StoredFile, open_corpus
 from looplit.data.encode import EncodedBatch, Encoder
+from looplit.data.settings import first_difference
 from looplit.data.shards import Shard
 from looplit.data.sources import Source
 from looplit.data.tokenizer import token_byte_counts, token_dtype
@@ -97,8 +98,8 @@ def prepare_corpus(
         chunk_tokens: Tokens per file, rounded down to whole blocks (at least one).
 
     Raises:
-        InputError: `folder` exists but is no prepared corpus or one of other settings; a split has less than a
-            block; the text cannot be read; or the folder cannot be written.
+        InputError: `folder` exists but is no prepared corpus or one of other settings; what is to be resumed has
+            other settings; a split has less than a block; the text cannot be read; or the folder cannot be written.
         RunStopped: A tokenizing process was killed.
     """
     require(block >= 2, "context", block - 1, "must be at least 1")
@@ -119,10 +120,9 @@ def prepare_corpus(
 
 def _open_same(folder: Path, settings: Mapping[str, Any]) -> Corpus:
     corpus = open_corpus(folder)
-    for name, value in settings.items():
-        found = corpus.settings.get(name)
-        if found != value:
-            raise InputError(f"folder = {str(folder)!r}: holds a corpus of {name} {found!r}, not {value!r}")
+    difference = first_difference(settings, corpus.settings)
+    if difference is not None:
+        raise InputError(f"folder = {str(folder)!r}: holds a corpus of {difference}; take another folder or remove it")
     return corpus
 
 

@@ -43,7 +43,7 @@ def test_a_folder_is_prepared_and_read(texts: Path, tmp_path: Path, capfd: pytes
     assert next(iter(data.train_dataloader())).shape == (8, 65)
     assert prepare_main([*arguments, "--tokens", "0.1M", "--quiet"]) == 0  # it is there
     assert capfd.readouterr() == ("", "")
-    with pytest.raises(InputError, match="holds a corpus of train_tokens 100000, not None"):
+    with pytest.raises(InputError, match="holds a corpus of tokens 100000, not None"):
         prepare_main(arguments)
 
 
