@@ -167,7 +167,7 @@ class _Preparation:
         np.save(self.folder / TOKEN_BYTES, token_byte_counts(tokenizer))
         Corpus(
             folder=self.folder,
-            settings=dict(settings),
+            settings={**settings, "left_out": dict(self.source.left_out)},
             vocabulary=tokenizer.n_vocab,
             block=self.block,
             dtype=self.dtype.name,
