@@ -36,7 +36,7 @@ class LocalFiles:
         for name, path in self.files.items():
             status = path.stat()
             digest.update(os.fsencode(f"{name} {status.st_size} {status.st_mtime_ns}\n"))
-        return f"{len(self.files)} {FILES}{digest.hexdigest()[:16]}"
+        return f"{len(self.files)} files, {FILES}{digest.hexdigest()[:16]}"
 
 
 def find_files(path: Path, argument: str = "source") -> LocalFiles:

@@ -7,7 +7,7 @@ from typing import Any
 
 # Settings that are derived: the argument that a person gave, and its value.
 _ARGUMENTS = {"train_tokens": "tokens", "document_seed": "seed"}
-FILES = "files, names, sizes and times "  # in the value of a setting that stands for files
+FILES = "names, sizes and times "  # in the value of a setting that stands for files
 
 
 def first_difference(asked: Mapping[str, Any], found: Mapping[str, Any]) -> str | None:
@@ -23,7 +23,7 @@ def first_difference(asked: Mapping[str, Any], found: Mapping[str, Any]) -> str 
         if before == value:
             continue
         if FILES in str(value) and FILES in str(before):
-            return f"{name} files that have changed since (now {value}, then {before})"
+            return f"{name} files that have changed since, in name, size or time of modification"
         if name == "block" and isinstance(before, int):
             return f"context {before - 1}, not {value - 1}"
         return f"{_ARGUMENTS.get(name, name)} {before!r}, not {value!r}"

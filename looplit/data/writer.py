@@ -20,7 +20,7 @@ from looplit.errors import require
 
 INDEX = "index.json"
 REMEDIES = {
-    "validation": "give separate text with --validation, more documents, or a smaller --context",
+    "validation": "give separate text with --validation, more text, or a smaller --context",
     "train": "give more or other text, or a smaller --context",
 }
 
