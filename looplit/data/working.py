@@ -59,7 +59,7 @@ def _from_left_behind(folder: Path, settings: Mapping[str, Any], resume: bool) -
         for path in left:
             if not (resume and _has_work(path)) and path.name.startswith(_prefix(folder, platform.node())):
                 if _has_work(path):
-                    line = f"removed an interrupted preparation, {path}; --resume would have continued it"
+                    line = f"removed an interrupted preparation, {path} (--resume continues one of the same settings)"
                     print(f"looplit: {line}", file=sys.stderr)
                 shutil.rmtree(path, ignore_errors=True)
         return None if kept is None else (kept, left.pop(kept))

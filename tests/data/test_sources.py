@@ -410,7 +410,9 @@ def test_changed_text_is_noticed_by_its_time(tmp_path: Path) -> None:
     status = path.stat()
     path.write_text("b" * 9999)
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns + 1000))
-    with pytest.raises(InputError, match="holds a corpus of training files that have changed since, in name.* take another folder"):
+    with pytest.raises(
+        InputError, match="holds a corpus of training files that have changed since, in name.* take another folder"
+    ):
         prepare(tmp_path / "corpus", local_files(path.parent))
 
 
