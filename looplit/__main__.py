@@ -17,7 +17,7 @@ plan (answered at once; no model is built)
   plan       what a run will do and need, e.g. plan --config configs/untied_grow_d26.yaml
 
 prepare data
-  prepare    tokenize FineWeb, a hub dataset or your own files: prepare fineweb_edu --folder data/fineweb_edu
+  prepare    tokenize FineWeb, a hub dataset or your own files: prepare fineweb-edu --folder data/fineweb_edu
 
 measure
   evaluate   CORE, 22 downstream tasks: evaluate --ckpt_path X [Y …]

@@ -50,6 +50,13 @@ def count(text: str) -> int:
     return round(value)
 
 
+def nonempty(text: str) -> str:
+    """An option's type: a text that says something."""
+    if not text:
+        raise argparse.ArgumentTypeError("must not be empty")
+    return text
+
+
 def natural(text: str) -> int:
     """An option's type: a whole number from 0 up."""
     if not text.isdecimal():

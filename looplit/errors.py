@@ -36,3 +36,15 @@ def require(condition: bool, argument: str, value: Any, rule: str) -> None:
     """
     if not condition:
         raise InputError(f"{argument} = {value!r}: {rule}")
+
+
+def require_between(argument: str, value: float, least: float, most: float | None = None) -> None:
+    """Raises `InputError` unless `value` is at least `least` and at most `most`, if there is such a bound.
+
+    >>> require_between("workers", 3, 1)
+    >>> require_between("seed", -1, 0, 10)
+    Traceback (most recent call last):
+    looplit.errors.InputError: seed = -1: must be at least 0
+    """
+    require(value >= least, argument, value, f"must be at least {least}")
+    require(most is None or value <= most, argument, value, f"must be at most {most}")

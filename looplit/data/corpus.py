@@ -12,7 +12,7 @@ import hashlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,9 @@ from looplit.errors import InputError, require
 
 MANIFEST = "corpus.json"
 TOKEN_BYTES = "token_bytes.npy"
+SPLITS = ("validation", "train")
+LARGEST_SEED = 2**32 - 1  # that numpy's generator takes
+LARGEST_CONTEXT = 2**24 - 1  # a block fits into a chunk of 32 MiB
 FORMAT = 2  # of the manifest and of the way documents become blocks; raise it when either changes
 
 
@@ -129,7 +132,12 @@ class Corpus:
         (self.folder / MANIFEST).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
     def load_token_bytes(self) -> NDArray[np.int64]:
-        """UTF-8 bytes per token id, shape (vocabulary,)."""
+        """UTF-8 bytes per token id, shape (vocabulary,).
+
+        Raises:
+            InputError: The file has changed.
+        """
+        self.token_bytes.check_content(self.folder)
         counts: NDArray[np.int64] = np.load(self.folder / self.token_bytes.path)
         return counts
 
@@ -141,6 +149,9 @@ class Corpus:
     def files(self) -> list[StoredFile]:
         """Every file but the manifest."""
         return [self.token_bytes, *(file for split in self.splits.values() for file in (split.index, *split.chunks))]
+
+
+Described = TypeVar("Described", StoredFile, Split, Corpus)
 
 
 def open_corpus(folder: Path | str) -> Corpus:
@@ -192,7 +203,7 @@ def _read_manifest(folder: Path) -> Corpus:
         if content["format"] != FORMAT:
             raise InputError(f"folder = {str(folder)!r}: has format {content['format']}, this version reads {FORMAT}")
         return _from_manifest(folder, content)
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         if isinstance(error, InputError):
             raise
         raise InputError(
@@ -202,14 +213,30 @@ def _read_manifest(folder: Path) -> Corpus:
 
 def _from_manifest(folder: Path, content: dict[str, Any]) -> Corpus:
     fields = {name: content[name] for name in ("settings", "vocabulary", "block", "dtype", "versions")}
-    splits = {name: _split_from_manifest(split) for name, split in content["splits"].items()}
-    return Corpus(folder=folder, token_bytes=StoredFile(**content["token_bytes"]), splits=splits, **fields)
+    splits = {name: _split_from_manifest(content["splits"][name]) for name in SPLITS}
+    corpus = _typed(Corpus(folder=folder, token_bytes=_file(content["token_bytes"]), splits=splits, **fields))
+    if corpus.block < 2 or corpus.dtype not in ("uint16", "uint32"):
+        raise ValueError("no block, or no type of tokens")
+    return corpus
 
 
 def _split_from_manifest(content: dict[str, Any]) -> Split:
-    chunks = tuple(StoredFile(**chunk) for chunk in content["chunks"])
-    index = StoredFile(**content["index"])
-    return Split(**{**content, "index": index, "chunks": chunks, "shards": tuple(content["shards"])})
+    chunks = tuple(_file(chunk) for chunk in content["chunks"])
+    fields = {**content, "index": _file(content["index"]), "chunks": chunks, "shards": tuple(content["shards"])}
+    return _typed(Split(**fields))
+
+
+def _file(content: dict[str, Any]) -> StoredFile:
+    return _typed(StoredFile(**content))
+
+
+def _typed(value: Described) -> Described:
+    """Raises `TypeError` where a number, a text or a mapping of the manifest is none."""
+    for field in dataclasses.fields(value):
+        kind = {"int": int, "str": str, "dict": dict}.get(str(field.type).partition("[")[0])
+        if kind is not None and not isinstance(getattr(value, field.name), kind):
+            raise TypeError(f"{field.name} is no {kind.__name__}")
+    return value
 
 
 def require_block(corpus: Corpus, context: int) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import signal
+import threading
 from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -67,7 +69,8 @@ def _encode_one(tokenizer: tiktoken.Encoding, text: str) -> Tokens:
 class Encoder:
     """Encodes batches of documents in `workers` processes, in this one if there is but one.
 
-    A context manager: its processes end with it. They are spawned, not forked, since this process may have threads.
+    A context manager: its processes end with it, and with this process however that dies. They are spawned, not
+    forked, since this process may have threads.
 
     Args:
         tokenizer: Encodes; must survive pickling if there are several processes.
@@ -84,7 +87,7 @@ class Encoder:
             self._pool = ProcessPoolExecutor(
                 self.workers,
                 mp_context=multiprocessing.get_context("spawn"),
-                initializer=_set_tokenizer,
+                initializer=_start_process,
                 initargs=(self.tokenizer,),
             )
         return self
@@ -106,7 +109,7 @@ class Encoder:
         waiting: deque[tuple[Future[EncodedBatch], Tag]] = deque()
         try:
             for documents, tag in batches:
-                waiting.append((self._pool.submit(_encode, documents), tag))
+                waiting.append((_submit(self._pool, documents), tag))
                 if len(waiting) > 4 * self.workers:  # enough that no process waits for this one
                     yield _result(waiting.popleft())
             while waiting:
@@ -120,6 +123,15 @@ class Encoder:
                 future.cancel()
 
 
+def _submit(pool: ProcessPoolExecutor, documents: pa.LargeStringArray) -> Future[EncodedBatch]:
+    # It may start a process, which inherits what is blocked: Ctrl-C is this process's business, which then ends those.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        return pool.submit(_encode, documents)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def _result(job: tuple[Future[EncodedBatch], Tag]) -> tuple[EncodedBatch, Tag]:
     return job[0].result(), job[1]
 
@@ -127,10 +139,18 @@ def _result(job: tuple[Future[EncodedBatch], Tag]) -> tuple[EncodedBatch, Tag]:
 _tokenizer: tiktoken.Encoding | None = None  # of this process, if it is one of an Encoder's
 
 
-def _set_tokenizer(tokenizer: tiktoken.Encoding) -> None:
+def _start_process(tokenizer: tiktoken.Encoding) -> None:
     global _tokenizer
     _tokenizer = tokenizer
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's business, which then ends this process
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    """Ends this process when its parent is gone, which a parent that was killed cannot do (and a pool would wait)."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()  # the end of a pipe that the parent holds open: also on macOS, also after SIGKILL
+    os._exit(1)
 
 
 def _encode(documents: pa.LargeStringArray) -> EncodedBatch:

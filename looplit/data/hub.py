@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import itertools
 import json
+import logging
 import os
 import time
 from collections.abc import Callable
@@ -16,9 +18,13 @@ from looplit.errors import InputError
 
 Answer = TypeVar("Answer")
 
-ATTEMPTS = 8
-FIRST_WAIT_S = 1.0  # doubled after every failure: two minutes in all
+# Two minutes in all without an answer. The hub's client retries by itself: without a network an attempt takes some 23
+# seconds. One that takes much longer got somewhere, say into a large file, and is not held against the hub.
+PATIENCE_S = 95.0
+ATTEMPT_S = 25.0
+FIRST_WAIT_S = 1.0  # doubled after every failure
 LISTING = "listing.json"
+CARD = "README.md"
 RETRIED = (408, 425, 429)  # of the statuses that say that the request itself is wrong
 
 
@@ -48,9 +54,11 @@ class HuggingFaceHub:
 
 def _huggingface_hub() -> Any:
     try:
-        return importlib.import_module("huggingface_hub")
+        library = importlib.import_module("huggingface_hub")
     except ModuleNotFoundError as error:
         raise InputError("source: a dataset on the hub needs huggingface_hub (pip install huggingface_hub)") from error
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # it warns at each of its own retries
+    return library
 
 
 @dataclass(frozen=True)
@@ -66,6 +74,7 @@ class HubDataset:
         hub: Where they come from.
         offline: Take the files that lie in the folder for the whole dataset.
         wait: Sleeps between attempts.
+        clock: Seconds, to time the attempts.
     """
 
     dataset: str
@@ -74,6 +83,7 @@ class HubDataset:
     hub: Hub
     offline: bool = False
     wait: Callable[[float], None] = time.sleep
+    clock: Callable[[], float] = time.monotonic
 
     def names(self, prefix: str) -> list[str]:
         """Sorted paths of the text files whose path in the dataset begins with `prefix`.
@@ -82,10 +92,12 @@ class HubDataset:
             InputError: There are none, or the hub cannot be reached.
         """
         names = self._present() if self.offline else self._listing(prefix)
-        found = sorted(name for name in names if name.startswith(prefix) and kind_of(name))
+        found = sorted(name for name in names if name.startswith(prefix) and kind_of(name) and not _is_apart(name))
         if not found:
             place = f"in {self.folder} (offline)" if self.offline else f"at revision {self.revision}"
-            raise InputError(f"source = {f'{self.dataset}/{prefix}'!r}: no parquet, JSON lines or text {place}")
+            raise InputError(
+                f"source = {'/'.join(filter(None, (self.dataset, prefix)))!r}: no parquet, JSON lines or text {place}"
+            )
         return found
 
     def path(self, name: str) -> Path:
@@ -121,19 +133,28 @@ class HubDataset:
         return known[parent]
 
     def _retry(self, ask: Callable[[], Answer]) -> Answer:
-        for attempt in range(ATTEMPTS):
+        spent = 0.0
+        for attempt in itertools.count():
+            started = self.clock()
             try:
                 return ask()
             except InputError:
                 raise
             except Exception as error:  # the hub's client raises errors of several libraries
+                wait = FIRST_WAIT_S * 2**attempt
+                spent += min(self.clock() - started, ATTEMPT_S) + wait
                 status = getattr(getattr(error, "response", None), "status_code", None)
                 refused = status is not None and 400 <= status < 500 and status not in RETRIED
-                if refused or attempt == ATTEMPTS - 1:
+                if refused or spent > PATIENCE_S:
                     reason = (str(error).strip() or type(error).__name__).splitlines()[0]
                     raise InputError(f"source = {self.dataset!r} at {self.revision}: {reason}") from error
-                self.wait(FIRST_WAIT_S * 2**attempt)
+                self.wait(wait)
         raise AssertionError("unreachable")
+
+
+def _is_apart(name: str) -> bool:
+    """Whether the file is no text of the dataset: its card, the listing kept here, hidden ones of the hub's client."""
+    return name in (CARD, LISTING) or any(part.startswith(".") for part in name.split("/"))
 
 
 def _has_size(path: Path, size: int) -> bool:

@@ -10,7 +10,7 @@ from lightning.pytorch import LightningDataModule
 from litdata.utilities.env import _DistributedEnv
 from torch import Tensor
 
-from looplit.data.corpus import MANIFEST, Corpus, open_corpus, require_block
+from looplit.data.corpus import LARGEST_SEED, MANIFEST, Corpus, open_corpus, require_block
 from looplit.data.dataset import BlockDataset, validation_share
 from looplit.data.epochs import set_place
 from looplit.data.loader import PlainBatches, ResumableLoader, TokenLoader
@@ -18,7 +18,7 @@ from looplit.data.prepare import corpus_key, corpus_settings, prepare_corpus
 from looplit.data.remote import is_remote, user_cache_folder
 from looplit.data.sources import FINEWEB, FINEWEB_EDU, Source, standard_library
 from looplit.data.tokenizer import load_tokenizer
-from looplit.errors import InputError, require
+from looplit.errors import InputError, require, require_between
 
 
 class TokenData(LightningDataModule):
@@ -71,11 +71,12 @@ class TokenData(LightningDataModule):
     ) -> None:
         super().__init__()
         for name, value, least in (
-            ("context", context, 1), ("batch_size", batch_size, 1), ("workers", workers, 0), ("seed", seed, 0),
+            ("context", context, 1), ("batch_size", batch_size, 1), ("workers", workers, 0),
             ("val_tokens", val_tokens, context + 1),
             ("pool_tokens", context + 1 if pool_tokens is None else pool_tokens, context + 1),
         ):  # fmt: skip
             require(value >= least, name, value, f"must be at least {least}")
+        require_between("seed", seed, 0, LARGEST_SEED)
         self.folder = folder if is_remote(folder) else str(Path(folder).expanduser())
         self.context = context
         self.batch_size = batch_size

@@ -19,14 +19,15 @@ import tiktoken
 from numpy.typing import NDArray
 from tqdm import tqdm
 
-from looplit.data.corpus import FORMAT, TOKEN_BYTES, Corpus, StoredFile, open_corpus
+from looplit.data.corpus import FORMAT, LARGEST_CONTEXT, LARGEST_SEED, TOKEN_BYTES, Corpus, StoredFile, open_corpus
 from looplit.data.encode import EncodedBatch, Encoder
+from looplit.data.settings import first_difference
 from looplit.data.shards import Shard
 from looplit.data.sources import Source
 from looplit.data.tokenizer import token_byte_counts, token_dtype
 from looplit.data.working import CORPUS, STATE, publish, working_folder
 from looplit.data.writer import SplitWriter
-from looplit.errors import InputError, require
+from looplit.errors import InputError, require, require_between
 
 # Windows are mixed within a chunk and chunks among one another, so a chunk is large: 32 global batches of 2^19 tokens,
 # 32 MiB in uint16.
@@ -97,17 +98,20 @@ def prepare_corpus(
         chunk_tokens: Tokens per file, rounded down to whole blocks (at least one).
 
     Raises:
-        InputError: `folder` exists but is no prepared corpus or one of other settings; a split has less than a
-            block; the text cannot be read; or the folder cannot be written.
+        InputError: `folder` exists but is no prepared corpus or one of other settings; what is to be resumed has
+            other settings; a split has less than a block; the text cannot be read; or the folder cannot be written.
         RunStopped: A tokenizing process was killed.
     """
-    require(block >= 2, "context", block - 1, "must be at least 1")
-    require(workers >= 1, "workers", workers, "must be at least 1")
+    require_between("context", block - 1, 1, LARGEST_CONTEXT)
+    require_between("workers", workers, 1)
+    require_between("seed", seed, 0, LARGEST_SEED)
+    for name, budget in (("tokens", tokens), ("val_tokens", source.val_tokens)):
+        require(budget is None or budget >= block, name, budget, f"must be at least one block, context + 1 = {block}")
     settings = corpus_settings(source, tokenizer.name, block, tokens, seed)
-    if folder.exists():
-        return _open_same(folder, settings)
     written = {**settings, "chunk_tokens": chunk_tokens}  # decides the files, not the blocks
     try:
+        if folder.exists():
+            return _open_same(folder, settings)
         with working_folder(folder, written, resume) as working, Encoder(tokenizer, workers) as encoder:
             job = _Preparation(working, encoder, source, block, chunk_tokens, tokens, seed, progress)
             job.run(settings)
@@ -119,10 +123,9 @@ def prepare_corpus(
 
 def _open_same(folder: Path, settings: Mapping[str, Any]) -> Corpus:
     corpus = open_corpus(folder)
-    for name, value in settings.items():
-        found = corpus.settings.get(name)
-        if found != value:
-            raise InputError(f"folder = {str(folder)!r}: holds a corpus of {name} {found!r}, not {value!r}")
+    difference = first_difference(settings, corpus.settings)
+    if difference is not None:
+        raise InputError(f"folder = {str(folder)!r}: holds a corpus of {difference}; take another folder or remove it")
     return corpus
 
 
@@ -167,7 +170,7 @@ class _Preparation:
         np.save(self.folder / TOKEN_BYTES, token_byte_counts(tokenizer))
         Corpus(
             folder=self.folder,
-            settings=dict(settings),
+            settings={**settings, "left_out": dict(self.source.left_out)},
             vocabulary=tokenizer.n_vocab,
             block=self.block,
             dtype=self.dtype.name,

@@ -5,17 +5,21 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from looplit.errors import InputError
 
-COMPRESSIONS = (".gz", ".zst", ".bz2")  # of JSON lines and text; parquet compresses by itself
+# Of JSON lines and text (parquet compresses by itself), as Arrow calls them.
+COMPRESSIONS = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2"}
 JSON_SUFFIXES = (".jsonl", ".json", ".ndjson")
 TEXT_SUFFIXES = (".txt", ".text", ".md")
+BYTE_ORDER_MARK = "\ufeff"  # as some editors begin a file
 TEXTS_PER_SHARD = 10_000  # text files hold one document each; a shard is what is mixed and read at once
 
 
@@ -71,63 +75,83 @@ def text_shards(names: Sequence[str], path_of: Callable[[str], Path], column: st
 
 
 def _reader(name: str, path_of: Callable[[str], Path], column: str) -> Callable[[], pa.LargeStringArray]:
-    read = _read_parquet if kind_of(name) == "parquet" else _read_json
-    return lambda: read(path_of(name), column)
+    def documents() -> pa.LargeStringArray:
+        path = path_of(name)
+        with _errors_name(path):
+            return _read_parquet(path, column) if kind_of(name) == "parquet" else as_documents(_read_json(path, column))
+
+    return documents
 
 
 def _text_reader(names: Sequence[str], path_of: Callable[[str], Path]) -> Callable[[], pa.LargeStringArray]:
     return lambda: as_documents(_read_text(path_of(name)) for name in names)
 
 
-def _read_parquet(path: Path, column: str) -> pa.LargeStringArray:
+@contextmanager
+def _errors_name(path: Path) -> Iterator[None]:
+    """What Arrow and the disk have against a file, in one line with its name."""
     try:
-        file = pq.ParquetFile(path)
-        names = file.schema_arrow.names
-        if column not in names:
-            raise InputError(f"column = {column!r}: {path} has the columns {', '.join(names)}")
-        texts = file.read([column]).column(0)
-        if not (pa.types.is_string(texts.type) or pa.types.is_large_string(texts.type)):
-            raise InputError(f"column = {column!r}: holds {texts.type} in {path}, not text")
-        texts = texts.cast(pa.large_string()).combine_chunks()
+        yield
+    except UnicodeDecodeError as error:
+        raise InputError(f"{str(path)!r}: cannot be read as UTF-8 text ({error})") from error
+    except (pa.ArrowException, OSError) as error:
+        kind = "parquet" if kind_of(path) == "parquet" else "text"
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        raise InputError(f"{str(path)!r}: no whole {kind} file ({reason})") from error
+
+
+def _read_parquet(path: Path, column: str) -> pa.LargeStringArray:
+    file = pq.ParquetFile(path)
+    names = file.schema_arrow.names
+    if names.count(column) != 1:
+        has = (
+            f"has the columns {', '.join(names)}" if column not in names else f"has {names.count(column)} of that name"
+        )
+        raise InputError(f"column = {column!r}: {path} {has}")
+    texts = file.read([column]).column(0)
+    if not _is_text(texts.type):
+        raise InputError(f"column = {column!r}: holds {texts.type} in {path}, not text")
+    texts = texts.cast(pa.large_string()).combine_chunks()
+    try:
+        texts.validate(full=True)
     except pa.ArrowInvalid as error:
-        raise InputError(f"{str(path)!r}: no whole parquet file ({_first_line(error)})") from error
+        raise InputError(f"{str(path)!r}: column {column!r} cannot be read as UTF-8 text ({error})") from error
     return texts
 
 
-def _read_json(path: Path, column: str) -> pa.LargeStringArray:
-    def texts() -> Iterator[str | None]:
-        for number, line in enumerate(_lines(path), 1):
-            try:
-                text = json.loads(line)[column] if line.strip() else False
-            except (ValueError, KeyError, TypeError) as error:
-                raise InputError(f"{str(path)!r}, line {number}: no JSON object with the key {column!r}") from error
-            if text is not False:
-                if not isinstance(text, str | None):
-                    raise InputError(f"{str(path)!r}, line {number}: {column!r} is no text")
-                yield text
-
-    return as_documents(texts())
+def _is_text(kind: pa.DataType) -> bool:
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    tests = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view, pa.types.is_null)
+    return any(test(kind) for test in tests)
 
 
-def _lines(path: Path) -> Iterator[str]:
-    with pa.input_stream(str(path), compression="detect") as stream, io.TextIOWrapper(stream, "utf-8") as lines:
-        try:
-            yield from lines
-        except (UnicodeDecodeError, OSError) as error:
-            raise InputError(f"{str(path)!r}: cannot be read as UTF-8 text ({_first_line(error)})") from error
+def _read_json(path: Path, column: str) -> Iterator[str | None]:
+    with _stream(path) as stream, io.TextIOWrapper(stream, "utf-8") as lines:
+        for number, line in enumerate(lines, 1):
+            text = line.removeprefix(BYTE_ORDER_MARK) if number == 1 else line
+            if text.strip():
+                yield _text_of(text, column, f"{str(path)!r}, line {number}")
+
+
+def _text_of(line: str, column: str, place: str) -> str | None:
+    try:
+        text = json.loads(line)[column]
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise InputError(f"{place}: no JSON object with the key {column!r}") from error
+    if not isinstance(text, str | None):
+        raise InputError(f"{place}: {column!r} is no text")
+    return text
 
 
 def _read_text(path: Path) -> str:
-    with pa.input_stream(str(path), compression="detect") as stream:
-        try:
-            text: str = stream.read().decode("utf-8")
-        except (UnicodeDecodeError, OSError) as error:
-            raise InputError(f"{str(path)!r}: cannot be read as UTF-8 text ({_first_line(error)})") from error
-        return text
+    with _errors_name(path), _stream(path) as stream:
+        text: str = stream.read().decode("utf-8")
+        return text.removeprefix(BYTE_ORDER_MARK)
 
 
-def _first_line(error: Exception) -> str:
-    return (str(error) or type(error).__name__).splitlines()[0]
+def _stream(path: Path) -> Any:
+    return pa.input_stream(str(path), compression=COMPRESSIONS.get(path.suffix.lower()))
 
 
 def _well_formed(text: str) -> str:

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from looplit.data.files import LocalFiles, find_files
 from looplit.data.hub import Hub, HubDataset, HuggingFaceHub
 from looplit.data.shards import Shard, as_documents, kind_of, text_shards
 from looplit.data.stdlib import is_validation, standard_library_documents, standard_library_settings
-from looplit.errors import InputError, require
+from looplit.errors import require
 
 FINEWEB = "HuggingFaceFW/fineweb"
 FINEWEB_REVISION = "9bb295ddab0e05d785b879661af7260fed5140fc"
@@ -24,6 +25,8 @@ FINEWEB_TOKENS = 10_000_000
 FINEWEB_EDU_TOKENS = 10_200_000
 SIGNATURE_TOKENS = 64
 VALIDATION_PER_MILLE = 10  # of other sources, until there are enough validation tokens
+ENOUGH_DOCUMENTS = 1000  # for a sample of them: with fewer, none may be drawn (e^-10 at 1000, a third at 100)
+LAST_SHARE = 0.05  # of every text, where there are too few to sample
 
 
 @dataclass(frozen=True)
@@ -44,12 +47,14 @@ class Source:
         val_tokens: Tokens of the validation split at most; None for all.
         signature_tokens: A training document is left out if its first so many tokens, `<|endoftext|>` aside, equal
             those of a validation document. None for whole documents, 0 to leave none out.
+        left_out: Files that lie with the text and are of no kind that is read, counted by suffix.
     """
 
     settings: Mapping[str, Any]
     shards: Callable[[], Shards] = field(repr=False)
     val_tokens: int | None = None
     signature_tokens: int | None = 0
+    left_out: Mapping[str, int] = field(default_factory=dict)
 
 
 def fineweb(folder: Path, hub: Hub | None = None, offline: bool = False) -> Source:
@@ -129,20 +134,32 @@ def local_files(
 ) -> Source:
     """A file, or all files below a folder: parquet, JSON lines (also .gz, .zst, .bz2) or text (a document per file).
 
+    Which files of a folder are read: `find_files`. Validation is, if no separate files are given, a sample of the
+    documents by their hash. Fewer than 1000 text files and nothing else would give too few: there it is the end of
+    every text, 5 % or what has `val_tokens` bytes in all.
+
     Args:
         path: File or folder.
         column: Name of the text in parquet and JSON lines.
         validation: File or folder of separate validation text.
         val_tokens: Tokens of the validation split at most.
     """
-    settings = {"source": path.resolve().name, "training": _inventory(path), "column": column}
-    return _with_validation(
-        settings,
-        lambda: _local_shards(path, column),
-        None if validation is None else lambda: _local_shards(validation, column),
-        None if validation is None else _inventory(validation),
-        val_tokens,
-    )
+    found = find_files(path)
+    settings = {"source": path.resolve().name, "training": found.inventory(), "column": column}
+    if validation is not None:
+        held_out = find_files(validation, "validation")
+        source = _with_validation(
+            settings,
+            lambda: _local_shards(found, column),
+            lambda: _local_shards(held_out, column),
+            held_out.inventory(),
+            val_tokens,
+        )
+    elif len(found.files) < ENOUGH_DOCUMENTS and all(kind_of(name) == "text" for name in found.files):
+        source = _with_ends(settings, found, val_tokens)
+    else:
+        source = _with_validation(settings, lambda: _local_shards(found, column), None, None, val_tokens)
+    return replace(source, left_out=found.left_out)
 
 
 def standard_library() -> Source:
@@ -180,6 +197,34 @@ def _with_validation(
     return Source({**settings, "validation": rule}, shards, val_tokens, signature_tokens=None)
 
 
+def _with_ends(settings: Mapping[str, Any], found: LocalFiles, val_tokens: int) -> Source:
+    """Validation from the ends of the texts, training from the rest.
+
+    The share is counted in bytes, of which there are at least as many as tokens: the budget cuts off no more than the
+    `<|endoftext|>` of the ends add (of compressed texts, whose bytes are fewer, some of the ends).
+    """
+    text_bytes = sum(path.stat().st_size for path in found.files.values())
+    share = min(LAST_SHARE, val_tokens / max(1, text_bytes))
+
+    def parts(of_validation: bool) -> list[Shard]:
+        shards = _local_shards(found, "")
+        return [Shard(shard.name, partial(_parts, shard, share, of_validation)) for shard in shards]
+
+    rule = f"the last {share:.4%} of every text"
+    return Source(
+        {**settings, "validation": rule}, lambda: Shards(parts(False), parts(True)), val_tokens, signature_tokens=None
+    )
+
+
+def _parts(shard: Shard, share: float, of_validation: bool) -> pa.LargeStringArray:
+    """The end of every text, where there is one, or all before it."""
+    texts = [text.as_py() for text in shard.documents()]
+    cuts = [len(text) - int(share * len(text)) for text in texts]
+    if of_validation:
+        return as_documents(text[cut:] for text, cut in zip(texts, cuts, strict=True) if cut < len(text))
+    return as_documents(text[:cut] for text, cut in zip(texts, cuts, strict=True))
+
+
 def _sample(shard: Shard) -> Shard:
     """The part of a shard's documents that is drawn by their content, so that equal documents go together."""
 
@@ -195,29 +240,5 @@ def _hub_shards(files: HubDataset, prefix: str, column: str = "text") -> list[Sh
     return text_shards(files.names(prefix), files.path, column)
 
 
-def _local_shards(path: Path, column: str) -> list[Shard]:
-    files = _files(path)
-    return text_shards(list(files), files.__getitem__, column)
-
-
-def _files(path: Path) -> dict[str, Path]:
-    """The text files of a folder, or the file itself, by relative name in order.
-
-    Raises:
-        InputError: There is no such path, or nothing in it that can be read.
-    """
-    require(path.exists(), "source", str(path), "there is no such file or folder")
-    if path.is_file():
-        files = {path.name: path}
-    else:
-        files = {file.relative_to(path).as_posix(): file for file in path.rglob("*") if file.is_file()}
-    readable = {name: files[name] for name in sorted(files) if kind_of(name)}
-    if not readable:
-        raise InputError(f"source = {str(path)!r}: holds no parquet, JSON lines or text file")
-    return readable
-
-
-def _inventory(path: Path) -> str:
-    """A digest of the names and sizes of the files, so that a changed folder is not taken for the same."""
-    lines = [f"{name} {file.stat().st_size}" for name, file in _files(path).items()]
-    return f"{len(lines)} files, names and sizes {hashlib.sha256(chr(10).join(lines).encode()).hexdigest()[:16]}"
+def _local_shards(found: LocalFiles, column: str) -> list[Shard]:
+    return text_shards(list(found.files), found.files.__getitem__, column)

@@ -7,11 +7,15 @@ import json
 import os
 import platform
 import shutil
+import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+
+from looplit.data.settings import first_difference
+from looplit.errors import InputError
 
 LOCK = "lock"
 SETTINGS = "settings.json"
@@ -24,23 +28,17 @@ def working_folder(folder: Path, settings: Mapping[str, Any], resume: bool) -> I
     """A folder beside `folder` for this process alone: CORPUS in it is what `publish` renames, STATE allows a resume.
 
     A lock that ends with its process tells a folder in use from one that was left behind by a process that was killed.
-    What was left behind is continued (`resume`, equal settings); otherwise it is removed if this machine made it: of
-    another machine's lock, network file systems may know nothing. If the block fails, the folder stays if it has a
-    STATE.
+    `resume` continues what was left behind with equal settings; work of other settings is refused, or left where it
+    is. Without `resume` it is removed, and a line on standard error says so. Only what this machine made is ever
+    removed: of another machine's lock, network file systems may know nothing. If the block fails, the folder stays if
+    it has a STATE.
+
+    Raises:
+        InputError: There is work to resume, but of other settings only.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
-    text = json.dumps(settings, sort_keys=True)
-    working: Path | None = None
-    lock = -1
-    for path, descriptor in _left_behind(folder):
-        if resume and working is None and _read(path / SETTINGS) == text:
-            working, lock = path, descriptor
-        else:
-            if path.name.startswith(_prefix(folder, platform.node())):
-                shutil.rmtree(path, ignore_errors=True)
-            os.close(descriptor)
-    if working is None:
-        working, lock = _create(folder, text)
+    found = _from_left_behind(folder, settings, resume)
+    working, lock = found or _create(folder, json.dumps(settings, sort_keys=True))
     try:
         yield working
     except BaseException:
@@ -51,6 +49,40 @@ def working_folder(folder: Path, settings: Mapping[str, Any], resume: bool) -> I
         shutil.rmtree(working, ignore_errors=True)
     finally:
         os.close(lock)
+
+
+def _from_left_behind(folder: Path, settings: Mapping[str, Any], resume: bool) -> tuple[Path, int] | None:
+    """The folder to continue and its lock, if there is one; removes what is not to be kept of the others."""
+    left = dict(_left_behind(folder))
+    try:
+        kept = _to_continue(folder, settings, left) if resume else None
+        for path in left:
+            if not (resume and _has_work(path)) and path.name.startswith(_prefix(folder, platform.node())):
+                if _has_work(path):
+                    line = f"removed an interrupted preparation, {path} (--resume continues one of the same settings)"
+                    print(f"looplit: {line}", file=sys.stderr)
+                shutil.rmtree(path, ignore_errors=True)
+        return None if kept is None else (kept, left.pop(kept))
+    finally:
+        for lock in left.values():
+            os.close(lock)
+
+
+def _to_continue(folder: Path, settings: Mapping[str, Any], left: Iterable[Path]) -> Path | None:
+    differences = {path: first_difference(settings, _settings(path)) for path in left if _has_work(path)}
+    for path, difference in differences.items():
+        if difference is None:
+            return path
+    for path, difference in differences.items():
+        raise InputError(
+            f"folder = {str(folder)!r}: the interrupted preparation {path.name} is one of {difference}; resume it with "
+            "its own settings, or prepare without --resume, which removes it"
+        )
+    return None
+
+
+def _has_work(path: Path) -> bool:
+    return (path / STATE).exists()
 
 
 def publish(working: Path, folder: Path) -> None:
@@ -92,5 +124,6 @@ def _prefix(folder: Path, machine: str | None = None) -> str:
     return f".{folder.name}.preparing-" + (f"{machine}-" if machine is not None else "")
 
 
-def _read(path: Path) -> str | None:
-    return path.read_text(encoding="utf-8") if path.is_file() else None
+def _settings(path: Path) -> dict[str, Any]:
+    settings: dict[str, Any] = json.loads((path / SETTINGS).read_text(encoding="utf-8"))
+    return settings

@@ -19,6 +19,10 @@ from looplit.data.tokenizer import Tokens
 from looplit.errors import require
 
 INDEX = "index.json"
+REMEDIES = {
+    "validation": "give separate text with --validation, more text, or a smaller --context",
+    "train": "give more or other text, or a smaller --context",
+}
 
 
 @dataclass
@@ -100,8 +104,14 @@ class SplitWriter:
         Raises:
             InputError: There was less than a block.
         """
-        require(self.counts.tokens >= self.block, f"{self.name} tokens", self.counts.tokens,
-                f"fewer than one block of {self.block}")  # fmt: skip
+        counts = self.counts
+        left_out = f", {counts.excluded_documents} left out as validation has them too" * bool(
+            counts.excluded_documents
+        )
+        require(
+            counts.tokens >= self.block, f"{self.name} tokens", counts.tokens,
+            f"fewer than one block of {self.block} (documents: {counts.documents}{left_out}); {REMEDIES[self.name]}",
+        )  # fmt: skip
         whole = self._filled // self.block * self.block
         if whole:
             self._write(whole)

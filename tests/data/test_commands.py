@@ -18,6 +18,8 @@ from looplit.data.commands import prepare_main, prepare_parser, source_of
 from looplit.data.hub import HubDataset
 from looplit.errors import InputError
 
+README = str(Path(__file__).parents[2] / "README.md")
+
 
 @pytest.fixture
 def texts(tmp_path: Path, library_texts: list[str]) -> Path:
@@ -43,8 +45,28 @@ def test_a_folder_is_prepared_and_read(texts: Path, tmp_path: Path, capfd: pytes
     assert next(iter(data.train_dataloader())).shape == (8, 65)
     assert prepare_main([*arguments, "--tokens", "0.1M", "--quiet"]) == 0  # it is there
     assert capfd.readouterr() == ("", "")
-    with pytest.raises(InputError, match="holds a corpus of train_tokens 100000, not None"):
+    with pytest.raises(InputError, match="holds a corpus of tokens 100000, not None"):
         prepare_main(arguments)
+
+
+def test_the_corpus_lies_outside_of_its_text(texts: Path, tmp_path: Path) -> None:
+    (tmp_path / "held_out").mkdir()
+    (tmp_path / "held_out" / "a.txt").write_text("text")
+    (tmp_path / "link").symlink_to(texts)
+    for folder in (texts, texts / "corpus", tmp_path / "link" / "corpus", tmp_path / "held_out" / "corpus"):
+        with pytest.raises(InputError, match="folder = .*: lies in .*, whose text it would become; take a folder out"):
+            prepare_main([str(texts), "--validation", str(tmp_path / "held_out"), "--folder", str(folder)])
+
+
+def test_what_was_not_read_is_said(texts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("a.csv", "b.csv", "c.tsv"):
+        (texts / name).write_text("")
+    arguments = ["--folder", str(tmp_path / "corpus"), "--tokenizer", "bytes", "--context", "64", "--workers", "1"]
+    for _ in range(2):  # prepared, and found
+        prepare_main([str(texts), *arguments])
+        out = capsys.readouterr().out
+        assert out.endswith("validation is the last 5.0000% of every text\nleft out: 3 files (2 .csv, 1 .tsv)\n")
+    assert open_corpus(tmp_path / "corpus").settings["left_out"] == {".csv": 2, ".tsv": 1}
 
 
 def test_resume_is_an_option(texts: Path, tmp_path: Path) -> None:
@@ -63,6 +85,23 @@ def test_resume_is_an_option(texts: Path, tmp_path: Path) -> None:
         (["fineweb", "--tokens", "many"], "'many' is no positive number"),
         (["fineweb", "--context", "0"], "context = 0: must be at least 1"),
         (["fineweb", "--workers", "0"], "workers = 0: must be at least 1"),
+        (["fineweb", "--context", "1000000000000"], "context = 1000000000000: must be at most 16777215"),
+        (["fineweb", "--seed", "-1"], "seed = -1: must be at least 0"),
+        (["fineweb", "--seed", "4294967296"], "seed = 4294967296: must be at most 4294967295"),
+        (["fineweb", "--tokens", "10"], r"tokens = 10: must be at least one block, context \+ 1 = 2049"),
+        (["owner/name", "--val-tokens", "10"], r"val_tokens = 10: must be at least one block, context \+ 1 = 2049"),
+        (["fineweb", "--folder", "s3://b/x"], "folder = 's3://b/x': a corpus is prepared in a local folder; copy"),
+        (["fineweb", "--folder", "local:b"], "folder = 'local:b': a corpus is prepared in a local folder; copy"),
+        ([__file__, "--column", ""], "argument --column: must not be empty"),
+        ([README, "--validation", "nowhere"], "validation = 'nowhere': there is no such file or folder"),
+        (["./no/where"], "source = './no/where': there is no such file or folder"),
+        (["/no/where"], "source = '/no/where': there is no such file or folder"),
+        (["~/no/where"], "source = '~/no/where': there is no such file or folder"),
+        (
+            ["dta/text", "--offline", "--downloads", "d"],
+            "source = 'dta/text': no .*; nor is there a local file or fold",
+        ),
+        (["standard-library", "--tokenizer", "bytes", "--folder", "f" * 300], "folder = 'f+': .*File name too long"),
         (["fineweb", "--tokenizer", "gtp2"], "tokenizer = 'gtp2': must be one of"),
         (["fineweb", "--folder"], "argument --folder: expected one argument"),
         ([], "the following arguments are required: SOURCE"),

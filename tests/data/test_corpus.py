@@ -42,6 +42,41 @@ def test_a_corpus_of_another_source_is_refused(numbered_once: Numbered) -> None:
         FineWeb(str(numbered_once().folder), context=4).setup()
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"block": "x"}, {"block": 0}, {"dtype": "float32"}, {"vocabulary": None}, {"settings": []}, {"splits": {}},
+        {"splits": []}, {"token_bytes": {"path": 3, "size": 1, "sha256": ""}},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_changed_manifest_is_refused(numbered: Numbered, change: dict[str, Any]) -> None:
+    path = numbered().folder / "corpus.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+    with pytest.raises(InputError, match=r"its corpus\.json cannot be read; prepare the corpus again"):
+        open_corpus(path.parent)
+
+
+def test_a_changed_number_of_a_split_is_refused(numbered: Numbered) -> None:
+    path = numbered().folder / "corpus.json"
+    content = json.loads(path.read_text())
+    content["splits"]["train"]["blocks"] = "100"
+    path.write_text(json.dumps(content))
+    with pytest.raises(InputError, match=r"its corpus\.json cannot be read"):
+        open_corpus(path.parent)
+
+
+def test_changed_token_bytes_are_refused(numbered: Numbered) -> None:
+    corpus = numbered()
+    path = corpus.folder / "token_bytes.npy"
+    content = path.read_bytes()
+    for changed in (bytes(len(content)), content[:-1] + b"\1"):
+        path.write_bytes(changed)
+        with pytest.raises(InputError, match=r"the content of token_bytes\.npy has changed") as caught:
+            data_of(corpus.folder)
+        assert "\n" not in str(caught.value)
+
+
 @pytest.mark.parametrize("content", ["", "{}", "[]", '{"format": 2}', '{"format": 0}', '{"format": 2, "splits": 3}'])
 def test_a_broken_manifest_is_refused(tmp_path: Path, content: str) -> None:
     (tmp_path / "corpus.json").write_text(content)

@@ -135,6 +135,8 @@ def test_wrong_input_is_one_line(numbered_once: Numbered) -> None:
         ({"context": 8}, "context = 8: the corpus in .* was cut for a context of 4"),
         ({"context": 0}, "context = 0: must be at least 1"),
         ({"workers": -1}, "workers = -1: must be at least 0"),
+        ({"seed": -1}, "seed = -1: must be at least 0"),
+        ({"seed": 2**32}, "seed = 4294967296: must be at most 4294967295"),
         ({"pool_tokens": 4}, "pool_tokens = 4: must be at least 5"),
         ({"pool_tokens": 505}, "pool_tokens = 505: the corpus has 500 tokens in whole blocks"),
     ):

@@ -179,9 +179,9 @@ def test_a_prepared_corpus_is_not_prepared_again(prepare: Prepare, tmp_path: Pat
 
 def test_other_settings_in_the_same_folder_are_refused(prepare: Prepare, tmp_path: Path) -> None:
     prepare(tmp_path / "corpus", seed=1)
-    with pytest.raises(InputError, match="holds a corpus of document_seed 1, not 2"):
+    with pytest.raises(InputError, match="holds a corpus of seed 1, not 2; take another"):
         prepare(tmp_path / "corpus", seed=2)
-    with pytest.raises(InputError, match="holds a corpus of train_tokens None, not 90"):
+    with pytest.raises(InputError, match="holds a corpus of tokens None, not 90"):
         prepare(tmp_path / "corpus", seed=1, tokens=90)
 
 
@@ -274,14 +274,52 @@ def test_resume_continues_shard_by_shard(
     assert reads.count("validation-0") == 1
 
 
-def test_resume_with_other_settings_begins_anew(prepare: Prepare, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        ({"seed": 1}, "is one of seed 0, not 1"),
+        ({"tokens": 1000}, "is one of tokens None, not 1000"),
+        ({"chunk_tokens": 90}, "is one of chunk_tokens 72, not 90"),
+    ],
+)
+def test_resume_with_another_setting_loses_nothing(
+    prepare: Prepare, tmp_path: Path, options: dict[str, int], line: str
+) -> None:
     with pytest.raises(Interrupted):
         prepare(tmp_path / "corpus", source=interrupted_source([], "train-3"))
+    with pytest.raises(InputError, match=f"the interrupted preparation .* {line}; resume it with its own") as caught:
+        prepare(tmp_path / "corpus", source=interrupted_source([]), resume=True, **options)
+    assert "\n" not in str(caught.value)
     reads: list[str] = []
-    corpus = prepare(tmp_path / "corpus", source=interrupted_source(reads), resume=True, seed=1)
-    assert len(reads) == len(TRAIN) + len(VALIDATION)
-    assert corpus.splits == prepare(tmp_path / "straight", seed=1).splits
-    assert names(tmp_path) == ["corpus", "straight"]
+    prepare(tmp_path / "corpus", source=interrupted_source(reads), resume=True)
+    assert reads == ["train-3", "train-4"]
+
+
+def test_without_resume_an_interrupted_preparation_is_removed_aloud(
+    prepare: Prepare, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(Interrupted):
+        prepare(tmp_path / "corpus", source=interrupted_source([], "train-3"))
+    assert capsys.readouterr().err == ""
+    prepare(tmp_path / "corpus", seed=1)
+    assert "removed an interrupted preparation, " in capsys.readouterr().err
+    assert names(tmp_path) == ["corpus"]
+
+
+def test_resume_leaves_the_work_of_other_settings(prepare: Prepare, tmp_path: Path) -> None:
+    def meanwhile() -> Shards:  # of another process, in the same folder
+        with pytest.raises(Interrupted):
+            prepare(tmp_path / "corpus", source=interrupted_source([], "train-2"), seed=1)
+        return interrupted_source([], "train-3").shards()
+
+    with pytest.raises(Interrupted):
+        prepare(tmp_path / "corpus", source=Source({"source": "memory"}, meanwhile))
+    for seed in (0, 1):
+        reads: list[str] = []
+        prepare(tmp_path / "corpus", source=interrupted_source(reads), resume=True, seed=seed)
+        assert reads == [f"train-{number}" for number in range(3 - seed, 5)]
+        (tmp_path / "corpus").rename(tmp_path / f"seed {seed}")
+    assert names(tmp_path) == ["seed 0", "seed 1"]
 
 
 @pytest.mark.parametrize("resume", [False, True])

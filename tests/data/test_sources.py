@@ -6,6 +6,8 @@ import dataclasses
 import gzip
 import hashlib
 import json
+import os
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -13,11 +15,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from looplit.data import Corpus, load_tokenizer, prepare_corpus
 from looplit.data.dataset import BlockDataset
-from looplit.data.hub import ATTEMPTS, HubDataset, HuggingFaceHub
+from looplit.data.files import find_files
+from looplit.data.hub import HubDataset, HuggingFaceHub
 from looplit.data.shards import as_documents, text_shards
 from looplit.data.sources import (
     FINEWEB_EDU_REVISION,
@@ -167,7 +172,30 @@ def test_failures_of_the_hub_are_retried(fineweb_hub: FakeHub, tmp_path: Path) -
     fineweb_hub.failures = 10**9
     with pytest.raises(InputError, match="source = 'HuggingFaceFW/fineweb' at main: reset by peer$"):
         files.path("sample/10BT/000_00000.parquet")
-    assert len(waits) == 3 + ATTEMPTS - 1
+    assert waits == [1, 2, 4, 1, 2, 4, 8, 16, 32]
+
+
+@pytest.mark.parametrize(("attempt_s", "attempts", "most_s"), [(0, 7, 120), (23, 4, 120), (600, 4, 4 * 600 + 120)])
+def test_the_hub_gets_two_minutes(
+    fineweb_hub: FakeHub, tmp_path: Path, attempt_s: int, attempts: int, most_s: int
+) -> None:
+    """Without a network its client tries for 23 seconds each time; a long attempt that fails is tried again, too."""
+    now = 0.0
+
+    def pass_time(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+
+    class SlowHub(FakeHub):
+        def _answer(self, *request: str) -> None:
+            pass_time(attempt_s)
+            super()._answer(*request)
+
+    hub = SlowHub(fineweb_hub.root, failures=10**9)
+    files = HubDataset("HuggingFaceFW/fineweb", "main", tmp_path / "d", hub, wait=pass_time, clock=lambda: now)
+    with pytest.raises(InputError, match="reset by peer$"):
+        files.names("")
+    assert (len(hub.requests), now <= most_s) == (attempts, True)
 
 
 def test_a_refusal_is_not_retried(fineweb_hub: FakeHub, tmp_path: Path) -> None:
@@ -198,12 +226,17 @@ def test_a_dataset_of_the_hub(fineweb_hub: FakeHub, tmp_path: Path, parquet_file
     parquet_file(folder / "train-00000.parquet", [f"story {number} " * 9 for number in range(300)], column="story")
     parquet_file(folder / "validation-00000.parquet", [f"other {number} " * 9 for number in range(9)], column="story")
     (folder / "README.md.bin").write_text("")
+    (fineweb_hub.root / "owner/stories/README.md").write_text("the dataset's card, no text of it")
     source = hub_dataset(
         "owner/stories/data/train-", tmp_path / "d", column="story", validation="data/validation-", hub=fineweb_hub
     )
     corpus = prepare(tmp_path / "corpus", source)
     assert corpus.settings["source"] == "owner/stories"
     assert (corpus.splits["train"].documents, corpus.splits["validation"].documents) == (300, 9)
+    whole = hub_dataset("owner/stories", tmp_path / "d", hub=fineweb_hub, column="story")
+    kept = hub_dataset("owner/stories", tmp_path / "d", hub=fineweb_hub, column="story", offline=True)
+    for source in (whole, kept):
+        assert [shard.name[:15] for shard in source.shards().training] == ["data/train-0000", "data/validation"]
     with pytest.raises(InputError, match=r"source = 'owner/stories/data/test-': no parquet"):
         prepare(tmp_path / "none", hub_dataset("owner/stories/data/test-", tmp_path / "d", hub=fineweb_hub))
 
@@ -313,6 +346,16 @@ def test_what_cannot_be_read_is_one_line(tmp_path: Path, parquet_file: WriteParq
     parquet_file(tmp_path / "a.parquet", ["text"] * 200)
     refused("column = 'content': .* has the columns text, id, ", tmp_path / "a.parquet", column="content")
     refused("column = 'token_count': holds int64", tmp_path / "a.parquet", column="token_count")
+    twice = pa.table([pa.array(["one"]), pa.array(["two"])], names=["text", "text"])
+    pq.write_table(twice, tmp_path / "twice.parquet")
+    refused("column = 'text': .*twice.parquet has 2 of that name", tmp_path / "twice.parquet")
+    no_utf8 = pa.array([b"fine", b"\xff\xfe"]).view(pa.string())
+    pq.write_table(pa.table({"text": no_utf8}), tmp_path / "bytes.parquet")
+    refused("bytes.parquet': column 'text' cannot be read as UTF-8 text", tmp_path / "bytes.parquet")
+    content = bytearray((tmp_path / "a.parquet").read_bytes())
+    content[4:40] = b"\xff" * 36  # the first page
+    (tmp_path / "page.parquet").write_bytes(content)
+    refused("page.parquet': no whole parquet file", tmp_path / "page.parquet")
     (tmp_path / "b.parquet").write_bytes((tmp_path / "a.parquet").read_bytes()[:-9])
     refused(r"b\.parquet': no whole parquet file", tmp_path / "b.parquet")
     (tmp_path / "c.jsonl").write_text('{"text": "fine"}\n{"text": \n')
@@ -320,12 +363,98 @@ def test_what_cannot_be_read_is_one_line(tmp_path: Path, parquet_file: WriteParq
     refused(r"line 1: no JSON object with the key 'body'", tmp_path / "c.jsonl", column="body")
     (tmp_path / "c.jsonl").write_text('{"text": 3}\n')
     refused(r"line 1: 'text' is no text", tmp_path / "c.jsonl")
+    (tmp_path / "c.jsonl").write_text('{"text": ' + "[" * 200_000 + "]" * 200_000 + "}\n")
+    refused(r"line 1: no JSON object with the key 'text'", tmp_path / "c.jsonl")
+    (tmp_path / "cut.jsonl.gz").write_bytes(gzip.compress(b'{"text": "fine"}\n' * 9999)[:-20])
+    refused(r"cut.jsonl.gz': no whole text file", tmp_path / "cut.jsonl.gz")
     for name in ("d.txt", "d.jsonl"):
         (tmp_path / name).write_bytes(b"\xff\xfe")
         refused("cannot be read as UTF-8 text", tmp_path / name)
     (tmp_path / "empty").mkdir()
     refused("holds no parquet, JSON lines or text file", tmp_path / "empty")
-    refused("there is no such file or folder", tmp_path / "nowhere")
+    (tmp_path / "empty" / "table.csv").write_text("a,b")
+    (tmp_path / "empty" / ".hidden.txt").write_text("hidden")
+    refused(r"holds no parquet, JSON lines or text file; left out: 1 file \(1 .csv\)", tmp_path / "empty")
+    (tmp_path / "empty" / "broken.txt").symlink_to("nowhere")
+    refused("broken.txt': is no file, or a link that leads nowhere", tmp_path / "empty")
+    refused("source = .*: there is no such file or folder", tmp_path / "nowhere")
+    refused("validation = .*: there is no such file", tmp_path / "a.parquet", validation=tmp_path / "nowhere")
+    refused("train tokens = 0: .*documents: 0, 200 left out as validation has them too", tmp_path / "a.parquet",
+            validation=tmp_path / "a.parquet")  # fmt: skip
+    refused("validation tokens = 0: fewer than one block of 65 .*give separate text", tmp_path / "a.parquet")
+    refused("val_tokens = 10: must be at least one block, context", tmp_path / "a.parquet", val_tokens=10)
+
+
+def test_links_are_followed_and_hidden_files_left_out(tmp_path: Path) -> None:
+    inside, outside = tmp_path / "in", tmp_path / "out"
+    for folder in (inside / "sub", inside / ".git", outside / "deep"):
+        folder.mkdir(parents=True)
+    for file in (inside / "a.txt", inside / ".b.txt", inside / ".git/c.txt", outside / "deep/d.TXT", inside / "e.csv"):
+        file.write_text(file.name)
+    (inside / "link").symlink_to(outside)
+    (outside / "deep" / "loop").symlink_to(inside)
+    (inside / "sub" / "again").symlink_to(outside / "deep")
+    (inside / "sub" / "f.md").symlink_to(outside / "deep" / "d.TXT")
+    found = find_files(inside)
+    assert list(found.files) == ["a.txt", "link/deep/d.TXT", "sub/f.md"]
+    assert found.left_out == {".csv": 1}
+
+
+def test_changed_text_is_noticed_by_its_time(tmp_path: Path) -> None:
+    path = tmp_path / "in" / "text.txt"
+    path.parent.mkdir()
+    path.write_text("a" * 9999)
+    prepare(tmp_path / "corpus", local_files(path.parent))
+    shutil.copytree(path.parent, tmp_path / "copy" / "in")  # which keeps the times
+    prepare(tmp_path / "corpus", local_files(tmp_path / "copy" / "in"))
+    status = path.stat()
+    path.write_text("b" * 9999)
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns + 1000))
+    with pytest.raises(
+        InputError, match="holds a corpus of training files that have changed since, in name.* take another folder"
+    ):
+        prepare(tmp_path / "corpus", local_files(path.parent))
+
+
+@pytest.mark.parametrize("count", [1, 10])
+def test_few_texts_give_their_ends_as_validation(tmp_path: Path, library_texts: list[str], count: int) -> None:
+    texts = ["".join(library_texts), *library_texts[1:9], "too short"][:count]
+    (tmp_path / "in").mkdir()
+    for number, text in enumerate(texts):
+        (tmp_path / "in" / f"{number}.txt").write_text(text, encoding="utf-8")
+    corpus = prepare(tmp_path / "corpus", local_files(tmp_path / "in"))
+    cuts = [len(text) - int(0.05 * len(text)) for text in texts]
+    ends = tokens_of([text[cut:] for text, cut in zip(texts, cuts, strict=True) if cut < len(text)])
+    rest = tokens_of(shuffled([[text[:cut] for text, cut in zip(texts, cuts, strict=True)]]))
+    for split, tokens in (("validation", ends), ("train", rest)):
+        assert read(corpus, split) == tokens.tolist()[: len(tokens) // BLOCK * BLOCK]
+    assert corpus.settings["validation"] == "the last 5.0000% of every text"
+
+
+def test_ends_are_no_longer_than_the_validation_budget(tmp_path: Path) -> None:
+    """Text that the budget of validation tokens would cut off is training text, not lost."""
+    (tmp_path / "text.txt").write_text("0123456789" * 1000)
+    corpus = prepare(tmp_path / "corpus", local_files(tmp_path / "text.txt", val_tokens=200))
+    splits = corpus.splits
+    assert splits["validation"].blocks == 200 // BLOCK
+    assert splits["train"].tokens + splits["validation"].tokens > 10_002 - BLOCK  # a budget is whole blocks
+
+
+@pytest.mark.parametrize("kind", [pa.dictionary(pa.int32(), pa.string()), pa.string_view(), pa.large_string()], ids=str)
+def test_text_columns_of_every_type(tmp_path: Path, kind: pa.DataType) -> None:
+    texts = ["one", None, "two", "one"]
+    pq.write_table(pa.table({"text": pa.array(texts).cast(kind), "none": pa.nulls(4)}), tmp_path / "a.parquet")
+    for column, expected in (("text", texts), ("none", [None] * 4)):
+        (shard,) = text_shards(["a.parquet"], lambda name: tmp_path / name, column)
+        assert shard.documents().to_pylist() == expected
+
+
+def test_byte_order_marks_and_suffixes_in_capitals(tmp_path: Path) -> None:
+    line = '\ufeff{"text": "\ufeffkept"}\n'.encode()
+    (tmp_path / "A.JSONL.GZ").write_bytes(gzip.compress(line) + gzip.compress(line[3:]))
+    (tmp_path / "b.txt").write_bytes("\ufefftext".encode())
+    shards = text_shards(["A.JSONL.GZ", "b.txt"], lambda name: tmp_path / name, "text")
+    assert [shard.documents().to_pylist() for shard in shards] == [["\ufeffkept"] * 2, ["text"]]
 
 
 def test_many_texts_are_several_shards(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
