@@ -27,7 +27,7 @@ def main() -> None:
             name = "looplit_fsdp" + f", replicas {replicas}" * (replicas > 1) + ", reduce_every_micro_batch" * every
             step = sharded_step(
                 run.backbone, passes, args.processes, args.micro_batches,
-                replicas=replicas, reduce_every_micro_batch=every,
+                optimizer=run.optimizer, replicas=replicas, reduce_every_micro_batch=every,
             )  # fmt: skip
             show(passes, name, step)
         show(passes, "ddp", ddp_step(run.backbone, args.processes))

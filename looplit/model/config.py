@@ -203,6 +203,22 @@ class BackboneConfig:
         """ℓ_K = P + K·C + D, the blocks a token passes through at `passes` (default: the initial K)."""
         return self.prelude + (self.passes if passes is None else passes) * self.core + self.coda
 
+    def backward_passes(self, passes: int | None = None) -> int:
+        """The last passes that the gradient goes through at `passes` (default: the initial K): B, or all if fewer."""
+        passes = self.passes if passes is None else passes
+        return min(passes, self.trained_passes or passes)
+
+    def leaves_idle(self, passes: int | None = None) -> bool:
+        """Whether a step at `passes` (default: the initial K) leaves stored parameters without gradient.
+
+        Untied: cores that are dormant, or run before the trained passes. And the prelude and the embedding, where the
+        trained passes read the state alone: untrained ones before them and e in no boundary.
+        """
+        passes = self.passes if passes is None else passes
+        trained = self.backward_passes(passes)
+        reads_e = trained == passes or self.injects or self.boundary == "linear"
+        return not reads_e or (not self.tied and trained < (self.stored_cores or 1))
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as checkpoints and JSON store them."""
         return asdict(self)

@@ -7,7 +7,7 @@ from typing import Any, cast, get_args
 
 import lightning as L
 import torch
-from lightning.pytorch.strategies import FSDPStrategy, ModelParallelStrategy
+from lightning.pytorch.strategies import DDPStrategy, FSDPStrategy, ModelParallelStrategy
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
@@ -115,8 +115,7 @@ class LoopedLM(L.LightningModule):
         self.backbone.initialize(self._seed)
 
     def setup(self, stage: str) -> None:
-        if isinstance(self.trainer.strategy, FSDPStrategy):
-            raise InputError("trainer.strategy = FSDPStrategy: FSDP1 hides matrices from Muon; take looplit_fsdp")
+        self._check_strategy(stage)
         self._check_data()
         if self.backbone.head.weight.is_meta and not isinstance(self.trainer.strategy, ModelParallelStrategy):
             self.backbone.to_empty(device="cpu")
@@ -151,6 +150,17 @@ class LoopedLM(L.LightningModule):
         if self.recipe.growth_plan is not None and not grows:
             raise InputError(
                 f"callbacks: {type(self).__name__} trains with growth; add looplit.callbacks.ModelGrowth() to them"
+            )
+
+    def _check_strategy(self, stage: str) -> None:
+        strategy = self.trainer.strategy
+        if isinstance(strategy, FSDPStrategy):
+            raise InputError("trainer.strategy = FSDPStrategy: FSDP1 hides matrices from Muon; take looplit_fsdp")
+        waits = isinstance(strategy, DDPStrategy) and not strategy._ddp_kwargs.get("find_unused_parameters")
+        if stage == "fit" and waits and self.config.leaves_idle(self.backbone.passes):
+            raise InputError(
+                f"trainer.strategy = {type(strategy).__name__}: plain DDP waits for every gradient, and some cores or "
+                "the prelude get none here; take ddp_find_unused_parameters_true or looplit_fsdp"
             )
 
     def _check_data(self) -> None:

@@ -9,7 +9,6 @@ from typing import Any
 import yaml
 
 from looplit.errors import InputError, require
-from looplit.scaling.accounting import active_blocks
 from looplit.scaling.card import loop_line
 from looplit.scaling.resources import Machine, Precision, memory_per_device
 from looplit.scaling.run import Run, batch_windows
@@ -177,8 +176,9 @@ def _strategy(run: Run, machine: Machine, micro_batches: int) -> Any:
         }
         chosen = {name: value for name, value in settings.items() if value}
         return {"class_path": SHARDED_CLASS, "init_args": chosen} if chosen else SHARDED_STRATEGY
-    dormant = active_blocks(run.backbone, run.recurrence.passes) < run.backbone.stored_blocks
-    return "ddp_find_unused_parameters_true" if dormant else "ddp"
+    phases = run.recurrence.phases(run.steps)
+    idle = any(run.backbone.leaves_idle(passes) for phase in phases for passes in phase.choices)
+    return "ddp_find_unused_parameters_true" if idle else "ddp"
 
 
 def _callbacks(run: Run) -> list[dict[str, Any]]:

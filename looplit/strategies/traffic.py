@@ -6,9 +6,10 @@ from dataclasses import dataclass
 
 from looplit.model.config import BackboneConfig
 from looplit.optim.exchange import STACK_ELEMENTS
-from looplit.scaling.accounting import block_parameters, vocabulary_parameters
+from looplit.scaling.accounting import active_blocks, block_parameters, stored_parameters, vocabulary_parameters
+from looplit.scaling.training import Optimizer
 
-_MASTER = 4  # bytes of an fp32 value
+_MASTER, _PRODUCT = 4, 8  # bytes of an fp32 value, and of one in float64
 
 
 @dataclass(frozen=True)
@@ -33,61 +34,93 @@ def sharded_step(
     processes: int,
     micro_batches: int,
     *,
+    optimizer: Optimizer = "muon",
     replicas: int = 1,
     compute_bytes: int = 2,
     reduce_every_micro_batch: bool = False,
 ) -> list[Collective]:
-    """Collectives of a step of `looplit_fsdp` with Muon, scalars aside.
+    """Collectives of a step of `looplit_fsdp`, scalars aside.
 
-    Every executed block is gathered in the forward and in the backward; the head is gathered once for both, and so is
-    the embedding, in fp32. Gradients are reduced in fp32. A block that runs in several passes is gathered and reduced
-    in each.
+    Every executed block is gathered in the forward, and in the backward where the gradient goes through it. What
+    belongs to no block (the head, a linear boundary, outer gains) is gathered once for both, and so is the embedding,
+    in fp32. Gradients are reduced in fp32. A block that runs in several passes is gathered and reduced in each.
 
     Args:
         config: Of the backbone.
         passes: K of the step.
         processes: In all.
         micro_batches: Of the accumulation.
+        optimizer: Of the block matrices and a linear boundary.
         replicas: Copies of the model; processes gather, and Muon works, within a copy. Copies exchange gradients.
         compute_bytes: Of a gathered value: 2 under bf16-mixed, 4 in fp32.
         reduce_every_micro_batch: As of the strategy.
     """
-    executed, block, vocabulary = config.executed_depth(passes), block_parameters(config), vocabulary_parameters(config)
+    executed, trained = config.executed_depth(passes), config.executed_depth(config.backward_passes(passes))
+    block, vocabulary = block_parameters(config), vocabulary_parameters(config)
+    root = _root_parameters(config)
     within = processes // replicas
     share = (within - 1) / within
-    gathered = (2 * executed * block + vocabulary) * compute_bytes + vocabulary * _MASTER
+    # FSDP2 gathers in the backward what ran before, also the last block of the untrained passes, where it is none of
+    # those that are gathered just then.
+    gathers = executed + trained + (executed > trained and not (config.tied and config.core == 1))
+    gathered = (gathers * block + root) * compute_bytes + vocabulary * _MASTER
     reductions = micro_batches if reduce_every_micro_batch else 1
-    reduced = (executed * block + 2 * vocabulary) * _MASTER
-    live = config.prelude + config.coda + config.core * (1 if config.tied else passes)
-    square, wide = config.width**2, config.width * config.hidden
-    stacks = sum(_stacks(live * n, size, within) for n, size in ((4, square), (2, wide), (1, wide)))
-    variances = live * (4 * config.width + 3 * config.hidden) * _MASTER
+    reduced = (trained * block + root + vocabulary) * _MASTER
     step = [
-        Collective("gather weights", micro_batches * (2 * executed + 2), micro_batches * gathered * share),
-        Collective("reduce gradients", reductions * (executed + 2), reductions * reduced * share),
-        Collective("exchange matrices for Muon", 2 * stacks, 2 * live * block * _MASTER * share / within),
-        Collective("gather Muon's variances", stacks, variances * share),
+        Collective("gather weights", micro_batches * (gathers + 2), micro_batches * gathered * share),
+        Collective("reduce gradients", reductions * (trained + 2), reductions * reduced * share),
     ]
     if replicas > 1:
         exchanged = 2 * reduced / within * (replicas - 1) / replicas
-        step.insert(2, Collective("exchange gradients between copies", executed + 2, exchanged))
-    return step
+        step.append(Collective("exchange gradients between copies", trained + 2, exchanged))
+    return [*step, *_optimizer_step(config, config.backward_passes(passes), within, optimizer)]
+
+
+def _optimizer_step(
+    config: BackboneConfig, trained_passes: int, processes: int, optimizer: Optimizer
+) -> list[Collective]:
+    """Each stack of matrices there and back. Muon then gathers its variances, a value per row or column of the longer
+    side; MuonH sums three float64 products per matrix."""
+    if optimizer == "adamw":
+        return []
+    share = (processes - 1) / processes
+    live = active_blocks(config, trained_passes)
+    up, square, wide = (2 if config.mlp == "swiglu" else 1), config.width**2, config.width * config.hidden
+    alike = [(4 * live, square, config.width), (up * live, wide, config.hidden), (live, wide, config.hidden)]
+    if config.boundary == "linear":
+        alike.append((1, 2 * square, 2 * config.width))
+    stacks = sum(_stacks(n, size, processes) for n, size, _ in alike)
+    exchanged = sum(n * size for n, size, _ in alike) * _MASTER
+    step = [Collective("exchange matrices", 2 * stacks, 2 * exchanged * share / processes)]
+    if optimizer == "muon":
+        variances = sum(n * longer for n, _, longer in alike) * _MASTER
+        return [*step, Collective("gather Muon's variances", stacks, variances * share)]
+    products = sum(n for n, *_ in alike) * 3 * _PRODUCT
+    return [*step, Collective("sum MuonH's products", stacks, 2 * products * share)]
 
 
 def ddp_step(config: BackboneConfig, processes: int, bucket_bytes: int = 25 * 2**20) -> list[Collective]:
-    """Collectives of a step under DDP: gradients of all stored parameters, dormant ones too, once per step.
+    """Collectives of a step under DDP: gradients of all stored parameters, idle ones too, once per step.
 
     DDP reduces in buckets of `bucket_bytes`; a parameter is never split, so the number is the least there can be.
     """
-    bytes_ = (config.stored_blocks * block_parameters(config) + 2 * vocabulary_parameters(config)) * _MASTER
+    bytes_ = stored_parameters(config) * _MASTER
     return [Collective("reduce gradients", -(-bytes_ // bucket_bytes), 2 * bytes_ * (processes - 1) / processes)]
 
 
 def least_step(config: BackboneConfig, passes: int, processes: int) -> float:
-    """Bytes that each process sends at least: live fp32 gradients reduced once, and as many bf16 weights gathered."""
-    live = config.prelude + config.coda + config.core * (1 if config.tied else passes)
-    values = live * block_parameters(config) + 2 * vocabulary_parameters(config)
-    return values * (_MASTER + 2) * (processes - 1) / processes
+    """Bytes that each process sends at least: what runs gathered once in bf16, its fp32 gradients reduced once."""
+    rest = _root_parameters(config) + vocabulary_parameters(config)
+    running, trained = (
+        active_blocks(config, k) * block_parameters(config) + rest for k in (passes, config.backward_passes(passes))
+    )
+    return (trained * _MASTER + running * 2) * (processes - 1) / processes
+
+
+def _root_parameters(config: BackboneConfig) -> int:
+    """What belongs neither to a block nor to the embedding."""
+    blocks = config.stored_blocks * block_parameters(config)
+    return stored_parameters(config) - blocks - vocabulary_parameters(config)
 
 
 def _stacks(matrices: int, size: int, processes: int) -> int:

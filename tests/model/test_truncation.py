@@ -218,3 +218,14 @@ def test_flops_follow_the_cost_of_the_law() -> None:
     saved = flops_per_token(full) - flops_per_token(truncated)
     unit = (flops_per_token(full, 2) - flops_per_token(full, 1)) / 3
     assert saved == unit * (loop_cost(8, 8) - loop_cost(8, 2))
+
+
+@pytest.mark.parametrize("coda_boundary", ["norm_inject", "identity"])
+@pytest.mark.parametrize("boundary", ["norm", "norm_inject", "linear"])
+@pytest.mark.parametrize("stored", [None, 4], ids=["tied", "untied"])
+def test_the_config_knows_what_gets_no_gradient(stored: int | None, boundary: str, coda_boundary: str) -> None:
+    for trained, passes in ((3, 3), (1, 3), (3, 4), (3, 1)):
+        model = build(3, trained, boundary, coda_boundary=coda_boundary, tied=stored is None, stored_cores=stored)
+        model.set_passes(passes)
+        idle = gradients(model).keys() < dict(model.named_parameters()).keys()
+        assert model.config.leaves_idle(passes) is idle, (trained, passes)

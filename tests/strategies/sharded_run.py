@@ -34,7 +34,7 @@ from torch.distributed.tensor.debug import CommDebugMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from looplit import LoopedLM, LoopGrow, UntiedGrow
+from looplit import LoopedLM, LoopGrow, TruncatedLoop, UntiedGrow
 from looplit.callbacks import ModelGrowth, RandomRecurrence
 from looplit.errors import RunStopped
 from looplit.model.config import Unit
@@ -44,7 +44,20 @@ from looplit.strategies.commands import consolidate_main
 STEPS, GROWTH, ACCUMULATION, ROWS, CONTEXT = 20, 10, 2, 4, 32
 BEFORE, AFTER = 5, 15  # steps after which checkpoints are written: before and after growth
 KILLED = 12  # the step in which a process is killed
+GROWTH_STUDY: dict[str, Any] = {"depth": 3, "warmup_steps": 3}
+LOOP: dict[str, Any] = {
+    "passes": 3, "trained_passes": 2, "split": (1, 2, 1), "batch_tokens": ACCUMULATION * ROWS * CONTEXT,
+    "learning_rate": 0.02,
+}  # fmt: skip
 COUNTED = (3, 12)  # steps whose collectives are counted: before and after growth
+
+
+def truncated_loop(**settings: Any) -> LoopedLM:
+    """Its boundary starts as [I | 0], which hides the state and the gradient through it: not here."""
+    model = TruncatedLoop(**settings)
+    with torch.no_grad():
+        model.backbone.boundary.weight.add_(torch.randn(32, 64, generator=torch.Generator().manual_seed(0)), alpha=0.1)
+    return model
 
 
 class Windows:
@@ -125,7 +138,7 @@ def train(
     precision: Any = "32-true",
     end: str | None = None,
     built_on: str = "cpu",
-    family: type[LoopedLM] = UntiedGrow,
+    family: Callable[..., LoopedLM] = UntiedGrow,
     callbacks: Sequence[Callback] = (),
     unit: Unit | None = None,
     **settings: Any,
@@ -133,8 +146,8 @@ def train(
     """One scenario: trains to step `stop` from a checkpoint, saves at steps and at the end, writes NAME.pt."""
     L.seed_everything(3, verbose=False)
     with torch.device(built_on):
-        shape = {"depth": 3, "width": 32, "heads": 1, "vocabulary": 257, "context": CONTEXT, **settings}
-        model = family(**shape, steps=STEPS, warmup_steps=3)
+        shape = {"width": 32, "heads": 1, "vocabulary": 257, "context": CONTEXT, "steps": STEPS}
+        model = family(**shape, **(LOOP if family is truncated_loop else GROWTH_STUDY), **settings)
     model.checkpoint_activations(unit)
     record = Record({step: folder / file for step, file in (saves or {}).items()})
     growth = ModelGrowth(passes=4, step=GROWTH, rewarm_steps=4)
@@ -244,6 +257,8 @@ def main(folder: Path) -> None:
     torch.set_num_threads(1)
     run = partial(partial, train, folder)
     both = {BEFORE: "before", AFTER: "after"}
+    loop: Any = {"family": truncated_loop, "stop": AFTER}
+    window: Any = {"trained_passes": 1, "stop": AFTER}
     truncated: Any = {"split": (2, 2, 2), "trained_passes": 1, "stop": KILLED}
     drawn: Any = {"family": LoopGrow, "callbacks": [RandomRecurrence([2, 3, 4, 5, 6], evaluate_at=4, seed=1)]}
     one_file = partial(LoopLitFSDP, save_distributed_checkpoint=False)
@@ -252,6 +267,8 @@ def main(folder: Path) -> None:
         run("plain", saves={step: f"plain_{file}.ckpt" for step, file in both.items()}),
         run("fsdp_1", "looplit_fsdp", built_on="meta"),
         run("plain_drawn", **drawn),
+        run("plain_loop", **loop),
+        run("plain_window", **window),
         run("plain_meta", built_on="meta", stop=BEFORE),
         partial(start, folder),
     )
@@ -275,6 +292,10 @@ def main(folder: Path) -> None:
             run(f"truncated_{unit}", LoopLitFSDP(activation_checkpointing=unit), family=LoopGrow, **truncated)
             for unit in (False, "block", "pass")
         ),
+        run("loop_ddp", "ddp", **loop),
+        run("loop_fsdp", "looplit_fsdp", **loop),
+        run("window_ddp", "ddp_find_unused_parameters_true", **window),
+        run("window_fsdp", "looplit_fsdp", **window),
         run("mixed", "looplit_fsdp", precision="bf16-mixed"),
     )
     for file in both.values():

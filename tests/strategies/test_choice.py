@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +18,10 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.utils.data import DataLoader
 
+from looplit.callbacks import ModelGrowth
 from looplit.cli import run
 from looplit.errors import InputError
-from looplit.modules import LoopedLM, LoopGrow
+from looplit.modules import Loop, LoopedLM, LoopGrow, Untied, UntiedGrow
 from looplit.strategies import LoopLitFSDP, resolve_strategy
 
 
@@ -173,3 +174,40 @@ def test_fp16_is_refused(tmp_path: Path) -> None:
 def test_a_wait_needs_a_length() -> None:
     with pytest.raises(InputError, match="timeout_minutes = 0"):
         LoopLitFSDP(timeout_minutes=0)
+
+
+WINDOWS = DataLoader(torch.zeros(8, 17, dtype=torch.long), batch_size=2)  # type: ignore[arg-type]
+
+
+def fit_under(strategy: str, model: LoopedLM, folder: Path) -> None:
+    trainer = L.Trainer(
+        accelerator="cpu", devices=1, strategy=strategy, max_steps=3, logger=False, enable_progress_bar=False,
+        enable_model_summary=False, enable_checkpointing=False, use_distributed_sampler=False, default_root_dir=folder,
+        callbacks=[ModelGrowth(passes=4, step=2)] if model.growth_plan else None,
+    )  # fmt: skip
+    trainer.fit(model, WINDOWS)
+
+
+TINY: dict[str, Any] = {"depth": 3, "width": 32, "heads": 1, "vocabulary": 64, "context": 16}
+NO_INJECTION = {"boundary": "norm", "coda_boundary": "identity"}
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda: UntiedGrow(**TINY),
+        lambda: Untied(**TINY, passes=2, trained_passes=1),
+        lambda: Loop(**TINY, **NO_INJECTION, trained_passes=1),
+    ],
+    ids=["dormant cores", "cores before the window", "a prelude that nothing reads"],
+)
+def test_plain_ddp_is_refused_where_parameters_get_no_gradient(build: Callable[[], LoopedLM], tmp_path: Path) -> None:
+    """It would end in its second step with a page of torch's."""
+    with pytest.raises(InputError, match=r"trainer.strategy = DDPStrategy: .*take ddp_find_unused_parameters_true"):
+        fit_under("ddp", build(), tmp_path)
+    fit_under("ddp_find_unused_parameters_true", build(), tmp_path)
+
+
+def test_plain_ddp_takes_models_that_use_all_they_store(tmp_path: Path) -> None:
+    for model in (Loop(**TINY, trained_passes=1), Loop(**TINY, **NO_INJECTION), Untied(**TINY)):
+        fit_under("ddp", model, tmp_path)

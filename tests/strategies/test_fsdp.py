@@ -18,7 +18,10 @@ import torch
 
 import looplit
 from looplit.errors import InputError
+from looplit.model.config import BackboneConfig
 from looplit.scaling.families import FAMILIES
+from looplit.scaling.training import Optimizer
+from looplit.scaling.truncation import truncated_backbone
 from looplit.strategies.traffic import sharded_step
 
 SCRIPT = Path(__file__).with_name("sharded_run.py")
@@ -213,6 +216,54 @@ def test_recomputed_activations_change_nothing(runs: dict[str, dict[str, Any]], 
     assert runs[name]["communication"] == runs[of]["communication"]
 
 
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+@pytest.mark.parametrize("name", ["loop", "window"])
+def test_truncated_backpropagation_is_that_of_one_process(
+    runs: dict[str, dict[str, Any]], name: str, strategy: str
+) -> None:
+    """`TruncatedLoop` with its state in sight, and untied cores of which the last alone is trained; across growth.
+
+    fp32 rounding, as above. It is the weights' too where none starts at zero.
+    """
+    several, alone = runs[f"{name}_{strategy}"], runs[f"plain_{name}"]
+    assert several["losses"] == pytest.approx(alone["losses"], rel=2e-6)
+    assert len(alone["losses"]) == 15
+    assert several["counts"] == alone["counts"]
+    for key, value in alone["weights"].items() if name == "loop" else ():
+        torch.testing.assert_close(several["weights"][key], value, rtol=1e-5, atol=1e-5, msg=key)
+
+
+def test_untied_cores_outside_the_window_stay_as_they_are(runs: dict[str, dict[str, Any]]) -> None:
+    """Core 1 (of 2) is trained before growth, and core 3, its copy, alone after it."""
+    start = looplit.UntiedGrow(depth=3, width=32, heads=1, vocabulary=257, context=32, seed=3).state_dict()
+    for name in ("plain_window", "window_ddp", "window_fsdp"):
+        trained = {key.split(".")[2] for key, value in runs[name]["weights"].items()
+                   if ".cores." in key and not torch.equal(value, start[key])}  # fmt: skip
+        assert trained == {"1", "2", "3"}, name
+        for key, value in tensors(runs[name]).items():
+            if key.endswith("/momentum") and ".cores." in key:
+                assert bool(value.any()) is (key.split(".")[2] in ("1", "3")), (name, key)
+
+
+def test_collectives_of_truncated_steps_are_those_of_the_formulas(runs: dict[str, dict[str, Any]]) -> None:
+    """Also MuonH's: gloo's all-to-all is an all-gather, and its sums are beside those of the gradients' norm."""
+    loop = truncated_backbone(32, 3, heads=1, trained_passes=2, split=(1, 2, 1), vocabulary=257)
+    untied = FAMILIES["untied_grow"].backbone(3)
+    window = dataclasses.replace(untied, width=32, heads=1, vocabulary=257, trained_passes=1)
+    cases: list[tuple[str, BackboneConfig, Optimizer, int, int]] = [
+        ("loop", loop, "muonh", 3, 3), ("loop", loop, "muonh", 12, 4),
+        ("window", window, "muon", 3, 2), ("window", window, "muon", 12, 4),
+    ]  # fmt: skip
+    for name, config, optimizer, step, passes in cases:
+        counts = runs[f"{name}_fsdp"]["communication"][step]
+        by_formula = {part.kind: part.number for part in sharded_step(config, passes, 2, 2, optimizer=optimizer)}
+        assert counts["_allgather_base_"] == by_formula["gather weights"], (name, step)
+        assert counts["_reduce_scatter_base_"] == by_formula["reduce gradients"], (name, step)
+        gathers = by_formula["exchange matrices"] + by_formula.get("gather Muon's variances", 0)
+        assert counts["all_gather_into_tensor"] == gathers, (name, step)
+        assert counts["all_reduce"] == 2 + by_formula.get("sum MuonH's products", 0), (name, step)
+
+
 @pytest.mark.parametrize(("step", "units"), [(3, UNITS_BEFORE), (12, UNITS)])
 def test_collectives_of_a_step_are_those_that_are_needed(
     runs: dict[str, dict[str, Any]], step: int, units: int
@@ -227,7 +278,7 @@ def test_collectives_of_a_step_are_those_that_are_needed(
     by_formula = {part.kind: part.number for part in sharded_step(config, 2 if step == 3 else 4, 2, 2)}
     assert counts["_allgather_base_"] == by_formula["gather weights"] == 2 * (units + units - 2)
     assert counts["_reduce_scatter_base_"] == by_formula["reduce gradients"] == units
-    assert by_formula["exchange matrices for Muon"] == 2 * by_formula["gather Muon's variances"] == 2 * SHAPES
+    assert by_formula["exchange matrices"] == 2 * by_formula["gather Muon's variances"] == 2 * SHAPES
     assert counts["all_gather_into_tensor"] == 3 * SHAPES
     assert counts["all_reduce"] == 2  # the norm of the gradients: to look at and to clip by
 
