@@ -9,6 +9,7 @@ import lightning as L
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
 
+from looplit.callbacks.tensorboard import log_step
 from looplit.errors import InputError, require
 from looplit.eval.core.bundle import CONTEXT
 from looplit.eval.core.evaluation import SEEDS, TOKEN_BUDGET, Plan, evaluate, plan_evaluation, tokenizer_of
@@ -131,7 +132,7 @@ class CoreEvaluation(Callback):
             result = evaluate(pl_module, self._plan, passes=self.passes, token_budget=self.token_budget)
         self.result, self._evaluated_step = result, trainer.global_step
         for logger in trainer.loggers:
-            logger.log_metrics(_metrics(result), step=trainer.global_step)
+            logger.log_metrics(_metrics(result), step=log_step(trainer))
 
 
 def _metrics(result: dict[str, Any]) -> dict[str, float]:

@@ -20,7 +20,6 @@ from looplit.modules.base import LoopedLM
 from looplit.scaling.recurrence import Recurrence
 from looplit.scaling.run import Run
 from looplit.scaling.settle import run_of
-from looplit.wording import counted
 
 _REPORTED_VERSIONS = ("looplit", "torch", "lightning", "litdata")
 
@@ -129,7 +128,7 @@ class RunReport(Callback):
     @staticmethod
     def opening(planned: dict[str, Any]) -> str:
         """The line at the start of a run."""
-        depths = " → ".join(str(depth) for depth in planned["executed_depth"])
+        depths = " → ".join(map(_either, planned["executed_depth"]))
         growth = f", growth at step {planned['growth_step']}" if "growth_step" in planned else ""
         return (
             f"{planned['family']}: {planned['stored_parameters']:,} parameters stored, "
@@ -142,8 +141,10 @@ class RunReport(Callback):
         """The few lines on screen, one column per phase between growths."""
         phases = range(len(result["passes"]))
         before_growth = [*_as_list(result.get("growth_step")), result["steps"]]
-        rows = [("", *(counted(k, "pass") for k in result["passes"]))]
-        rows.append(("executed depth", *(str(depth) for depth in result["executed_depth"])))
+        rows = [
+            ("passes", *map(_either, result["passes"])),
+            ("executed depth", *map(_either, result["executed_depth"])),
+        ]
         rows.append(("validation loss at its end", *(_loss_until(result, before_growth[phase]) for phase in phases)))
         widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
         lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
@@ -207,6 +208,11 @@ def _loss_until(result: dict[str, Any], step: int) -> str:
     """The last validation loss at or before a step. One on a growth step runs before growth."""
     losses = [loss for at, _, loss in result.get("validations", []) if at <= step]
     return f"{losses[-1]:.4f}" if losses else "–"
+
+
+def _either(value: int | list[int]) -> str:
+    """A phase's one value, or all that it draws from."""
+    return "/".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def _as_list(value: Any) -> list[Any]:

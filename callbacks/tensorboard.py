@@ -21,7 +21,9 @@ def writers(trainer: L.Trainer) -> list[Any]:
 
 
 def log_step(trainer: L.Trainer) -> int:
-    """The step that `self.log` gives to what belongs to the last finished optimizer step, counted from 0."""
+    """The step that `self.log` gives to a validation; outside of one, the last finished optimizer step, from 0."""
+    if trainer.validating:
+        return trainer.fit_loop.epoch_loop._batches_that_stepped
     return max(0, trainer.global_step - 1)
 
 

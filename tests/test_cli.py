@@ -270,6 +270,26 @@ def test_smoke_runs_of_one_step_grow_too(tmp_path: Path, tiny: list[str], monkey
     assert main(["fit", *tiny, "--trainer.fast_dev_run=true"]) == 0
 
 
+def test_a_run_of_drawn_passes_says_what_it_draws_from(
+    tmp_path: Path, root: Path, corpora: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The random-recurrence configuration, its model, data and length shrunk."""
+    monkeypatch.chdir(tmp_path)
+    config = yaml.safe_load((root / "configs" / "random_recurrence_d06.yaml").read_text())
+    small = {"width": 32, "heads": 1, "split": [1, 1, 1], "vocabulary": 257, "context": 32, "compile": False}
+    config["model"]["init_args"] |= small
+    arguments = {"folder": str(corpora), "tokenizer": "bytes", "context": 32, "batch_size": 4, "val_tokens": 2000}
+    config["data"] = {"class_path": "StandardLibraryText", "init_args": arguments}
+    config["trainer"] |= {"accelerator": "cpu", "devices": 1, "strategy": "auto", "precision": "32-true"}
+    config["trainer"] |= {"max_steps": 8, "val_check_interval": 4, "enable_progress_bar": False}
+    (tmp_path / "demo.yaml").write_text(yaml.safe_dump(config))
+    assert main(["fit", "--config", "demo.yaml"]) == 0
+    assert json.loads((run_folder(tmp_path) / "result.json").read_text())["passes"] == [2, [2, 3, 4, 5, 6]]
+    said = capsys.readouterr().out
+    assert "executed depth 4 → 4/5/6/7/8;" in said
+    assert ["passes", "2", "2/3/4/5/6"] in [line.split() for line in said.splitlines()]
+
+
 def test_without_logger_and_checkpoints_a_run_still_has_its_folder(
     tmp_path: Path, tiny: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

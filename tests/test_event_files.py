@@ -17,7 +17,7 @@ from tensorboard.plugins.hparams import plugin_data_pb2
 from looplit.__main__ import main
 from looplit.eval.core import LABELS
 
-STEPS, HALF = 24, 12
+STEPS, HALF = 24, 9  # the half ends between two validations
 GROUPS = {
     "loss": {"train", "val", "val_bits_per_byte"},
     "compute": {"tokens", "training_flops", "tokens_per_second"},
@@ -52,6 +52,7 @@ def write_settings(folder: Path, root: Path) -> None:
     config["trainer"] |= {"max_steps": STEPS, "val_check_interval": 6, "log_every_n_steps": 2}
     config["trainer"] |= {"enable_progress_bar": False}
     config["trainer"]["callbacks"] += [
+        {"class_path": "RandomRecurrence", "init_args": {"passes": [2, 3, 4], "evaluate_at": 4}},
         {"class_path": "TestTimePasses", "init_args": {"passes": [1, 2, 4], "tokens": 256}},
         {"class_path": "CoreEvaluation", "init_args": {"bundle": str(folder / "bundle"), "seeds": [0]}},
     ]
@@ -120,15 +121,29 @@ def test_final_metrics_are_those_of_the_result(runs: Path) -> None:
         assert logged.Scalars(f"final/{name}")[-1].value == pytest.approx(value, rel=1e-6), name  # fp32 in event files
 
 
-@pytest.mark.parametrize(
-    "tag", ["loss/train", "loss/val", "compute/tokens", "compute/training_flops", "depth_kl/3_coda_1"]
-)
-def test_a_resumed_run_goes_on_where_the_other_ended(runs: Path, tag: str) -> None:
-    straight, first, second = (
-        [(event.step, event.value) for event in events(runs / f"version_{version}").Scalars(tag)]
-        for version in range(3)
-    )
-    assert first
-    assert second
-    assert first[-1][0] < HALF <= second[0][0]
-    assert first + second == straight
+def points(run: Path) -> dict[str, list[tuple[int, float]]]:
+    """Step and value of every scalar, timing and what stands at a run's end aside."""
+    logged = events(run)
+    kept = (tag for tag in logged.Tags()["scalars"] if tag != "compute/tokens_per_second" and "final/" not in tag)
+    return {tag: [(event.step, event.value) for event in logged.Scalars(tag)] for tag in kept}
+
+
+def test_a_resumed_run_goes_on_where_the_other_ended(runs: Path) -> None:
+    straight, first, second = (points(runs / f"version_{version}") for version in range(3))
+    assert {step for step, _ in straight["loss/val"]} == {5, 11, 17, 23}
+    assert {step for step, _ in first["loss/val"]} == {5, 8}  # the last step of a run is validated too
+    assert straight.keys() == first.keys() | second.keys()
+    for tag, expected in straight.items():
+        before, after = first.get(tag, []), second.get(tag, [])
+        assert all(step < HALF for step, _ in before), tag
+        steps = {step for step, _ in expected}
+        assert [point for point in before if point[0] in steps] + after == expected, tag
+
+
+def test_all_points_of_a_validation_stand_at_its_step(runs: Path) -> None:
+    for version in range(3):
+        logged = points(runs / f"version_{version}")
+        validated = {step for step, _ in logged["loss/val"]}
+        for tag, rows in logged.items():
+            if tag.startswith(("core", "depth", "passes_")):
+                assert {step for step, _ in rows} <= validated, tag

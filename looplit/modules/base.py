@@ -186,6 +186,9 @@ class LoopedLM(L.LightningModule):
         check_same_settings(optimizer.param_groups, self._groups())  # type: ignore[union-attr]
 
     def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
+        # What loggers take as the step. Lightning (2.6) saves it before a step is counted, and after a resume counts
+        # that step once, twice or not at all, depending on where the checkpoint was saved.
+        self.trainer.fit_loop.epoch_loop._batches_that_stepped = self.global_step
         self.meter.batch_started()
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:

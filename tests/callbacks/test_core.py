@@ -89,20 +89,20 @@ def logged_core(recorder: Recorder) -> dict[int, dict[str, float]]:
 def test_every_second_validation_and_the_end(folder: Path) -> None:
     callback = CoreEvaluation(str(folder), every_n_validations=2, seeds=[0, 1])
     model, recorder = train(callback)
-    assert list(logged_core(recorder)) == [4, 6]  # validations fall on 2, 4 and 6; 6 is evaluated as the end
+    assert list(logged_core(recorder)) == [3, 5]  # validations end steps 1, 3 and 5; the last is evaluated as the end
     plan = plan_evaluation(open_bundle(folder), "bytes", seeds=[0, 1], context=CONTEXT)
     after = evaluate(model, plan)
     assert callback.result == after
-    last = logged_core(recorder)[6]
+    last = logged_core(recorder)[5]
     assert last["core/metric"] == after["core_metric"]
     assert last["core/loss"] == after["core_loss"]
     assert last["core_loss/copa"] == after["losses"]["copa"]
-    assert logged_core(recorder)[4]["core/loss"] != last["core/loss"]
+    assert logged_core(recorder)[3]["core/loss"] != last["core/loss"]
 
 
 def test_a_validation_on_the_last_step_is_not_repeated(folder: Path) -> None:
     _, recorder = train(CoreEvaluation(str(folder), every_n_validations=3, limit=2))
-    assert list(logged_core(recorder)) == [6]
+    assert list(logged_core(recorder)) == [5]
 
 
 def test_training_goes_on_as_without(folder: Path) -> None:

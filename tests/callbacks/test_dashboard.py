@@ -146,19 +146,39 @@ def test_curves_run_against_steps_tokens_and_flops(finished: tuple[Path, Dashboa
     assert per_step[3] == per_step[4] > per_step[0] == per_step[2]  # grown at step 6
 
 
-def test_a_resumed_run_shows_no_step_twice(tmp_path: Path, finished: tuple[Path, Dashboard]) -> None:
-    """A run saves at step 4, dies after step 8, and goes on from step 4 in the same folder, to another end."""
+class SaveAt(Checkpoint):
+    """Saves in one hook of one step. Lightning calls it last, as it does ModelCheckpoint."""
 
-    class Save(Checkpoint):  # Lightning calls these last, as it does ModelCheckpoint
-        def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-            if trainer.global_step == 4:
-                trainer.save_checkpoint(tmp_path / "4.ckpt")
+    def __init__(self, path: Path, hook: str, step: int) -> None:
+        setattr(self, hook, lambda trainer, *_: trainer.global_step == step and trainer.save_checkpoint(path))
 
-    run(tmp_path, 8, None, Save())
-    _, dashboard = run(tmp_path, 12, tmp_path / "4.ckpt")
+
+@pytest.mark.parametrize(
+    ("hook", "step"),
+    [
+        ("on_validation_end", 4),
+        ("on_train_batch_end", 5),
+        ("on_train_end", 8),
+        ("on_train_end", 7),
+        ("on_validation_end", 8),
+        ("on_validation_end", 7),  # which is none of the intervals: RunReport validates at the end
+    ],
+)
+def test_a_resumed_run_shows_no_step_twice(
+    tmp_path: Path, finished: tuple[Path, Dashboard], hook: str, step: int
+) -> None:
+    """A run saves somewhere, may go on to step 8, and is resumed in the same folder, to another end."""
+    saved = tmp_path / "saved.ckpt"
+    run(tmp_path, max(step, 7), None, RunReport(), SaveAt(saved, hook, step))
+    _, dashboard = run(tmp_path, 12, saved, RunReport())
     straight, resumed = events(finished[0]), events(tmp_path)
-    for tag in ("loss/train", "loss/val", "compute/tokens", "growth/passes", "depth/effective_depth"):
+    assert set(straight.Tags()["scalars"]) == set(resumed.Tags()["scalars"])
+    for tag in straight.Tags()["scalars"]:
+        if tag.startswith("final/") or tag in ("compute/tokens_per_second", "epoch"):  # a loader without a place
+            continue
         expected = [(event.step, event.value) for event in straight.Scalars(tag)]
-        assert [(event.step, event.value) for event in resumed.Scalars(tag)] == expected, tag
-    assert dashboard.validation == finished[1].validation
+        steps = {at for at, _ in expected}
+        found = [(event.step, event.value) for event in resumed.Scalars(tag) if event.step in steps]
+        assert found == expected, tag
+    assert [point for point in dashboard.validation if point[0] != 7] == finished[1].validation
     assert dashboard.train == finished[1].train

@@ -47,18 +47,21 @@ def test_the_table_has_a_column_per_phase() -> None:
         }
     )  # fmt: skip
     lines = table.splitlines()
-    assert lines[0].split() == ["2", "passes", "4", "passes"]
+    assert lines[0].split() == ["passes", "2", "4"]
     assert lines[1].split() == ["executed", "depth", "8", "12"]
     assert lines[2].split()[-2:] == ["2.5000", "2.0000"]
     assert "12,345 tokens, 1.500e+09 FLOPs" in table
 
 
-def test_one_pass_is_no_passes() -> None:
+def test_drawn_passes_stand_in_one_column() -> None:
     table = RunReport.table(
-        {"passes": [1], "executed_depth": [3], "steps": 2, "stored_parameters": 3, "initial_parameters": 3, "tokens": 9,
-         "training_flops": 1.0}
+        {"passes": [1, [2, 3]], "executed_depth": [3, [4, 5]], "growth_step": 1, "steps": 2, "stored_parameters": 3,
+         "initial_parameters": 3, "tokens": 9, "training_flops": 1.0}
     )  # fmt: skip
-    assert table.splitlines()[0].split() == ["1", "pass"]
+    assert [line.split() for line in table.splitlines()[:2]] == [
+        ["passes", "1", "2/3"],
+        ["executed", "depth", "3", "4/5"],
+    ]
 
 
 def test_without_a_validation_loader_nothing_is_made_up(tmp_path: Path) -> None:
