@@ -10,6 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from looplit.plots.style import legend_below, log_ticks, panels, sequence_colors
+from looplit.scaling.laws.curves import best_measured
 from looplit.scaling.laws.fit import Fit
 from looplit.scaling.laws.matched import STRATEGIES, Curve, Cut
 
@@ -96,7 +97,7 @@ def draw_weight_decay(axes: Axes, fits: Mapping[tuple[int, int], Fit]) -> None:
     depths, passes = sorted({depth for depth, _ in fits}), sorted({k for _, k in fits})
     best = np.full((len(depths), len(passes)), np.nan)
     for (depth, k), fit in fits.items():
-        best[depths.index(depth), passes.index(k)] = fit.columns["x"][int(np.argmin(fit.observed))]
+        best[depths.index(depth), passes.index(k)] = best_measured(fit)
     axes.imshow(np.log(best), origin="lower", aspect="auto", cmap="cividis")
     brightest = float(np.log(np.nanmax(best) / np.nanmin(best)))
     for row, column in zip(*np.nonzero(np.isfinite(best)), strict=True):

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from looplit.plots.style import label, legend_below, panels, plain_log_ticks, sequence_colors
-from looplit.scaling.laws.curves import optimum
+from looplit.scaling.laws.curves import is_curved, optimum
 from looplit.scaling.laws.fit import Fit
 
 COLUMNS = 3
@@ -17,7 +17,7 @@ COLUMNS = 3
 
 
 def sweeps_figure(families: Mapping[str, Mapping[str, Fit]]) -> Figure:
-    """One panel per family, one curve per budget or size; filled stars mark bracketed optima.
+    """One panel per family, one curve per budget or size; filled stars mark optima that the data bracket beyond noise.
 
     Args:
         families: Parabolas by family and sweep, from `fit_parabola`.
@@ -48,7 +48,7 @@ def draw_sweeps(axes: Axes, fits: Mapping[str, Fit]) -> None:
         axes.plot(grid, fit.predict(x=grid), color=color)
         if logarithmic:
             plain_log_ticks(axes)
-        if found := optimum(fit):
+        if (found := optimum(fit)) and is_curved(fit):
             optima.append(found.value)
             axes.plot(found.value, fit["minimum"], "*", color=color, markersize=9, markeredgecolor="black",
                       markeredgewidth=0.5)  # fmt: skip

@@ -170,7 +170,9 @@ def test_recurrence(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     payload, text = answer(capsys, "recurrence", write(tmp_path / "t.csv", rows), "--weight_decay", "0.8",
                            "--plot", str(tmp_path / "r.svg"))  # fmt: skip
     assert len(payload["cuts"]) == 5
-    assert payload["held"] == {"weight_decay": 0.8, "unit": "weight decay per step and learning rate"}
+    assert payload["held"]["weight_decay"] == 0.8
+    assert payload["held"]["in"] == ["cuts", "marginal_gain"]
+    assert payload["held_tuned"]["weight_decay"] == {"6": 0.8, "8": 0.8, "10": 0.8, "12": 1.6, "14": 1.6}
     assert set(payload["marginal_gain"]["8"]) == {"1", "2", "4", "8"}
     pair = next(entry for entry in payload["strategy_multipliers"]
                 if entry["slow"].startswith("size, tuned") and entry["fast"].startswith("loops, fixed"))  # fmt: skip
@@ -192,8 +194,14 @@ def test_wrong_input_is_one_line(evaluated: str, tmp_path: Path) -> None:
         (["ladder", evaluated, "--plot", "figure.bmp"], "plot = 'figure.bmp'"),
         (["ladder", str(tmp_path / "absent.csv")], "no such file"),
         (["recurrence", evaluated], "passes"),
-        (["vertex", evaluated, "--x", "warmth"], "warmth"),
-        (["ladder", evaluated, "--loss", "best_val_loss"], "column = 'best_val_loss'"),
+        (["ladder", evaluated, "--loss", "best_val_loss"], "loss = 'best_val_loss': no run has it"),
+        (["ladder", evaluated, "--loss", "depth"], "loss = 'depth': no loss or score"),
+        (["residuals", evaluated, "--score", "depth"], "score = 'depth': no loss or score"),
+        (["vertex", evaluated, "--x", "warmth"], "x = 'warmth': no run has it"),
+        (["ladder", evaluated, "--seed", "-1"], "argument --seed: '-1' is no whole number from 0 up"),
+        (["ladder", evaluated, "--plot", "png"], "plot = 'png': must end in .svg, .png, .pdf"),
+        (["ladder", evaluated, "--plot", str(tmp_path / "no" / "x.png")], "x.png': there is no folder .*no"),
+        (["ladder", evaluated, "--plot", evaluated + "/x.png"], "x.png': .*runs.csv is a file"),
         (["ladders"], "laws: argument SUBCOMMAND: invalid choice: 'ladders'"),
         (["ladder", evaluated, "--c0", "many"], "laws ladder: argument --c0: 'many' is no positive number"),
         (["ladder", evaluated, "--ref", "vanilla"], "unrecognized arguments"),
@@ -315,9 +323,8 @@ def test_a_run_made_twice_is_read_once_and_another_seed_is_a_replicate(
     out, err = capsys.readouterr()
     payload = json.loads(out)
     assert "left out, the same run and result as one before: vanilla d6 (version_5)" in err
-    assert len(payload["floor"]["observed"]) == 6
-    assert "replicates at equal inputs" in payload["floor"]["warnings"][0]
-    assert "vanilla d6 (version_0) and vanilla d6 (version_6)" in payload["floor"]["warnings"][0]
+    assert "averaged: vanilla d6 (version_0) and 1 replicate" in err
+    assert payload["floor"]["observed"][0] == pytest.approx((1.7 + 1.6 + 3.31) / 2)
 
 
 def test_replicates_do_not_make_up_for_rungs(tmp_path: Path) -> None:
@@ -325,7 +332,7 @@ def test_replicates_do_not_make_up_for_rungs(tmp_path: Path) -> None:
     table.write_text(
         "family,depth,training_flops,final_val_loss\nvanilla,8,1e18,3.3\nvanilla,8,1e18,3.31\nvanilla,10,1e19,3.0\n"
     )
-    with pytest.raises(InputError, match=r"points = 2: .* 3 parameters .* d8 \(line 2\), vanilla d8 \(line 3\)"):
+    with pytest.raises(InputError, match=r"points = 2: .* 3 parameters .* d8 \(line 2\) and 1 replicate"):
         laws_main(["ladder", str(table)])
 
 
