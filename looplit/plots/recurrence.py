@@ -60,6 +60,9 @@ def draw_cuts(axes: Axes, cuts: Sequence[Cut], unit: str = "nats per token") -> 
         height = cut.losses[int(cut.passes)] if cut.censored or cut.fit is None else cut.fit["minimum"]
         fill = "white" if cut.censored else color
         axes.plot(cut.passes, height, "*", color=color, markersize=9, markerfacecolor=fill)
+    for censored, fill, meaning in ((False, "black", "fitted optimum"), (True, "white", "best measured K")):
+        if censored in {cut.censored for cut in cuts}:
+            axes.plot([], [], "*", color="black", markersize=9, markerfacecolor=fill, label=meaning)
     _passes_axis(axes, sorted({k for cut in cuts for k in cut.losses}))
     axes.set_ylabel(f"validation loss, {unit}")
     legend_below(axes)

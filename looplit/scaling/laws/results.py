@@ -115,6 +115,11 @@ class Result:
         return self.labels.get("family", "")
 
 
+def resolved(column: str) -> str:
+    """Our name of a column that may bear the published table's."""
+    return ALIASES.get(column, column)
+
+
 def kind_of(key: str) -> str:
     """What tables of columns know a column by: its name, or its prefix where there is one per task.
 
@@ -205,7 +210,7 @@ def _header(path: Path, cells: Sequence[str]) -> list[str]:
     for mark, name in ((";", "semicolons"), ("\t", "tabs")):
         split = len(cells) == 1 and mark in cells[0]
         require(not split, "runs", str(path), f"is separated by {name}; save it with commas, and decimal points")
-    header = [ALIASES.get(cell.strip(), cell.strip()) for cell in cells]
+    header = [resolved(cell.strip()) for cell in cells]
     for name in header:
         require(header.count(name) == 1, "runs", str(path), f"has more than one column {name!r}")
     return header
@@ -252,7 +257,7 @@ def _flat(plain: Mapping[str, Any]) -> Iterable[tuple[str, Any]]:
         elif isinstance(value, list) and value:
             yield from ((name, value[-1]), (f"initial_{name}", value[0]))
         else:
-            yield ALIASES.get(name, name), value
+            yield resolved(name), value
 
 
 def _name(labels: Mapping[str, str], values: Mapping[str, float], place: str) -> str:
@@ -302,7 +307,7 @@ def having(runs: Sequence[Result], *keys: str, argument: str = "column") -> list
 
 def grouped(runs: Sequence[Result], by: str = "family") -> dict[str, list[Result]]:
     """Runs by a text label, or by a number such as depth; groups and runs in order of first appearance."""
-    by = ALIASES.get(by, by)
+    by = resolved(by)
     groups: dict[str, list[Result]] = {}
     for run in runs:
         key = run.labels.get(by) or (f"{run.values[by]:g}" if by in run.values else None)

@@ -394,3 +394,30 @@ def test_sweeps_are_told_apart_by_any_column_and_leave_zero_out(
     assert [sweep["optimum"] for sweep in sweeps.values()] == pytest.approx([0.1, 0.2], rel=0.1)
     assert list(sweeps) == ["depth 8 passes 1", "depth 8 passes 2"]
     assert "left out, weight_decay is 0, and read in logs: loop d8 (line 2), loop d8 (line 7)" in err
+
+
+def test_forecast_gives_intervals_of_the_compute_for_a_score(
+    evaluated: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    payload, text = answer(capsys, "forecast", evaluated, "--bootstrap", "5", "--target", "0.2", "0.99")
+    found = payload["needed"]["target 0.2"]
+    low, high = found["interval"]["vanilla"]
+    assert low <= found["compute"]["vanilla"] * 1.01  # noise-free: the interval is a point, but for the grid
+    assert high >= found["compute"]["vanilla"] * 0.99
+    assert payload["needed"]["target 0.99"]["interval"]["vanilla"] == [None, None]
+    assert f"[{low:.3g}, {high:.3g}]" in text
+    ratio = next(line for line in text.splitlines() if line.startswith("GPT-3 175B"))
+    assert ratio.endswith("*")  # of two computes beyond the ladders
+
+
+def test_only_what_a_run_lacks_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    table = tmp_path / "t.csv"
+    table.write_text(
+        "arm,depth,compute_flops,val_loss\n" + "".join(f"vanilla,{d},{d}e18,{5 - d / 8}\n" for d in (6, 8, 10, 12))
+        + "vanilla,14,2e19,\n"
+    )  # fmt: skip
+    assert laws_main(["ladder", str(table), "--where", "arm=vanilla", "--loss", "val_loss"]) == 0
+    assert "left out, without final_val_loss: vanilla d14 (line 6)" in capsys.readouterr().err
+    (tmp_path / "result.json").write_text('{"family": "vanilla", "training_flops": "1e18", "final_val_loss": 3.0}')
+    with pytest.raises(InputError, match=r"training_flops in vanilla .* = '1e18': must be a number"):
+        laws_main(["ladder", str(tmp_path / "result.json")])

@@ -13,7 +13,6 @@ from looplit.errors import InputError, require
 from looplit.scaling.laws.fit import LAWS, Fit
 from looplit.scaling.laws.replicates import averaged
 from looplit.scaling.laws.results import (
-    ALIASES,
     CIRCUMSTANCES,
     SETTINGS,
     SIZE,
@@ -22,6 +21,7 @@ from looplit.scaling.laws.results import (
     grouped,
     having,
     read_results,
+    resolved,
     without_repeats,
 )
 
@@ -54,7 +54,9 @@ def common_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("runs", help="CSV table, or folder of runs that holds their result.json files")
     parser.add_argument("--where", nargs="+", default=[], metavar="COLUMN=VALUE[,VALUE]",
                         help="read only such runs: family=vanilla,loop_grow corpus=fineweb, for example")  # fmt: skip
-    parser.add_argument("--loss", default="final_val_loss", help="column of the loss (default: final_val_loss)")
+    parser.add_argument(
+        "--loss", type=resolved, default="final_val_loss", help="column of the loss (default: final_val_loss)"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON in place of the table")
     parser.add_argument("--plot", metavar="FILE", help="also draw the figure: .svg, .png or .pdf")
 
@@ -69,7 +71,7 @@ def chosen_runs(args: argparse.Namespace, *keys: str) -> list[Result]:
     note_left_out([run.name for run in repeats], "the same run and result as one before")
     for condition in args.where:
         name, equals, wanted = condition.partition("=")
-        name = ALIASES.get(name, name)
+        name = resolved(name)
         known = sorted({key for run in runs for key in (*run.labels, *run.values) if ":" not in key})
         require(bool(equals) and name in known, "where", condition,
                 f"must be COLUMN=VALUE with one of the columns {', '.join(known)}")  # fmt: skip
@@ -77,7 +79,6 @@ def chosen_runs(args: argparse.Namespace, *keys: str) -> list[Result]:
         for value in wanted.split(","):
             require(value in groups, "where", condition, f"no run has {name} {value}; there are {', '.join(groups)}")
         runs = [run for run in runs if any(run in groups[value] for value in wanted.split(","))]
-    args.loss = ALIASES.get(args.loss, args.loss)
     require_score("loss", args.loss)
     having(runs, args.loss, argument="loss")
     for run in runs:

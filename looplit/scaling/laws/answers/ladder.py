@@ -32,7 +32,17 @@ from looplit.scaling.laws.power import (
     fit_power,
     power_rows,
 )
-from looplit.scaling.laws.results import UNITS, Result, checked, column, grouped, is_rising, split_held_out, unit_of
+from looplit.scaling.laws.results import (
+    UNITS,
+    Result,
+    checked,
+    column,
+    grouped,
+    is_rising,
+    resolved,
+    split_held_out,
+    unit_of,
+)
 from looplit.scaling.laws.rows import Rows
 
 if TYPE_CHECKING:
@@ -49,7 +59,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--against", choices=["training_flops", "train_seconds"], default="training_flops",
                         help="what compute is; with seconds the floor still comes from the FLOPs fit")  # fmt: skip
     parser.add_argument("--c0", type=quantity, help="C0 (default: 1.0265e18 FLOPs, or one hour)")
-    parser.add_argument("--score", help="match multipliers at this column, core_metric for example, not at the loss")
+    parser.add_argument(
+        "--score", type=resolved, help="match multipliers at this column, core_metric for example, not at the loss"
+    )
     parser.add_argument("--interpolation", choices=list(INTERPOLATIONS), default="loss",
                         help="of multipliers: the score, or its logarithm, against log compute")  # fmt: skip
     parser.add_argument("--at", type=quantity, nargs="+", default=[], metavar="C",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from looplit.scaling.laws.answers.base import Answer, chosen_runs, common_arguments, described, require_score, table
 from looplit.scaling.laws.residuals import RANGES, pooled_residuals, task_categories, task_residuals
-from looplit.scaling.laws.results import is_rising, unit_of
+from looplit.scaling.laws.results import is_rising, resolved, unit_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `laws residuals`."""
     common_arguments(parser)
-    parser.add_argument("--score", default="core_loss", help="pooled downstream loss (default: core_loss)")
+    parser.add_argument(
+        "--score", type=resolved, default="core_loss", help="pooled downstream loss (default: core_loss)"
+    )
     parser.add_argument("--reference", default="vanilla", help="family whose line is the yardstick of each task")
     parser.add_argument("--categories", metavar="FILE", help="eval_meta_data.csv of the bundle, to group tasks")
 

@@ -24,7 +24,7 @@ from looplit.scaling.laws.answers.base import (
 from looplit.scaling.laws.curves import best_measured, fit_parabola, is_curved, optimum
 from looplit.scaling.laws.fit import Fit
 from looplit.scaling.laws.replicates import budgets, replicates
-from looplit.scaling.laws.results import ALIASES, Result, column, grouped, having, unit_of
+from looplit.scaling.laws.results import Result, column, grouped, having, resolved, unit_of
 from looplit.scaling.laws.stages import affine_growth, drift, growth_allocation, sensitivity, sweep_rows
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `laws vertex`."""
     common_arguments(parser)
-    parser.add_argument("--x", default="tokens_per_parameter",
+    parser.add_argument("--x", type=resolved, default="tokens_per_parameter",
                         help="swept column: tokens_per_parameter (default), growth_fraction, passes …")  # fmt: skip
     parser.add_argument("--group", nargs="+", metavar="COLUMN",
                         help="what tells sweeps of one family apart: budget (equal training FLOPs) or any column "
@@ -45,7 +45,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def answer(args: argparse.Namespace) -> Answer:
     """Vertices of every family's sweeps."""
-    args.x = ALIASES.get(args.x, args.x)
     runs = having([_derived(run, args) for run in chosen_runs(args, args.loss)], args.x, argument="x")
     presets = {"tokens_per_parameter": ["budget"], "growth_fraction": ["depth", "budget"]}
     group = args.group or presets.get(args.x, ["depth"])
@@ -58,8 +57,8 @@ def answer(args: argparse.Namespace) -> Answer:
         sweeps = _sweeps(members, group)
         short = [name for name, inside in sweeps.items() if len(set(column(inside, args.x))) < 3]
         note_left_out([f"{family} at {name}" for name in short], f"fewer than three values of {args.x}")
-        for inside in sweeps.values():
-            replicates(inside, (args.x,))
+        for name in sweeps.keys() - set(short):
+            replicates(sweeps[name], (args.x,))
         fitted = {name: _sweep(inside, args, space) for name, inside in sweeps.items() if name not in short}
         families |= {family: fitted} if fitted else {}
     require(bool(families), "runs", args.runs, f"no sweep has three values of {args.x}")
