@@ -141,9 +141,9 @@ def fit_parabola(rows: Rows, x_space: str = "log", y_space: str = "log", units: 
         return _warned(fit, "no optimum: the sweep is monotone")
     if not is_curved(fit):
         curvature = fit.parameter("c")
-        ratio = curvature.value / (curvature.standard_error or 1.0)
-        fit = _warned(fit, f"the curvature is not clearly above 0 (t = {ratio:.2g} with {fit.freedom} degrees of "
-                      "freedom): the optimum may be noise")  # fmt: skip
+        t = curvature.value / (curvature.standard_error or 1.0)
+        fit = _warned(fit, f"the curvature is not clearly above 0 (t = {t:.2g} at {len(rows)} points): the optimum "
+                      "may be noise")  # fmt: skip
     at = x0 - fit["b"] / (2 * fit["c"])
     bound = "lower" if at < x.min() else "upper" if at > x.max() else None
     lowest = fit["a"] - fit["b"] ** 2 / (4 * fit["c"])

@@ -43,7 +43,7 @@ def replicates(runs: Iterable[Result], by: Sequence[str]) -> list[list[Result]]:
     for run in runs:
         groups.setdefault(tuple(_value(run, key) for key in by), []).append(run)
     for group in groups.values():
-        for key in SETTINGS:
+        for key in SIZE + SETTINGS:
             _require_equal(group, key, [name for name in by if _value(group[0], name) is not None])
     return list(groups.values())
 

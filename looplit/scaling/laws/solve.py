@@ -255,7 +255,7 @@ def report(
     warnings += [f"{entry.name} lies on its {entry.bound} bound" for entry in parameters if entry.bound]
     if len(rows) == len(names):
         warnings.append(f"{len(rows)} points for {len(names)} parameters: no standard error and no interval")
-    warnings += _outliers(jac[:, free], found.residuals, rows)
+    warnings += _outliers(jac[:, free], found.residuals, rows, space)
     if condition > ILL_CONDITIONED:
         warnings.append(f"not identified: the data hardly tell the parameters apart (condition number {condition:.0e})")
     if not found.converged:
@@ -278,7 +278,7 @@ def report(
     )
 
 
-def _outliers(jac: Array, residuals: Array, rows: Rows) -> list[str]:
+def _outliers(jac: Array, residuals: Array, rows: Rows, space: str) -> list[str]:
     """A warning on points that the others do not explain: their residual from a fit without them is beyond its noise.
 
     Externally studentized residuals of the fit linearised at its solution, two-sided at `OUTLIER` over all points
@@ -289,7 +289,7 @@ def _outliers(jac: Array, residuals: Array, rows: Rows) -> list[str]:
         return []
     base, _ = np.linalg.qr(jac)
     residuals = residuals - base @ (base.T @ residuals)  # those of least squares, also at a Huber solution
-    least = 1e-9 * float(np.max(np.abs(rows.observed)))  # below it, residuals are rounding
+    least = 1e-9 * (float(np.max(np.abs(rows.observed))) if space == "raw" else 1)  # below it, rounding
     spare = 1 - np.sum(base**2, axis=1)
     rest = np.maximum(float(residuals @ residuals) * spare - residuals**2, least**2)
     t = np.abs(residuals) * np.sqrt(freedom / rest)

@@ -15,7 +15,7 @@ from looplit.errors import InputError
 from looplit.scaling.laws.commands import laws_main
 from looplit.scaling.laws.matched import Cell, average_cells, shared_budgets, strategies, tuned_weight_decay
 from looplit.scaling.laws.replicates import averaged
-from looplit.scaling.laws.results import Result
+from looplit.scaling.laws.results import SETTINGS, SIZE, Result
 from looplit.scaling.recipes import data_constrained, recipe
 
 Row = Mapping[str, Any]
@@ -104,6 +104,13 @@ def test_recipes_that_follow_depth_are_ladders() -> None:
     assert averaged(runs[6:])[0].name == "vanilla 6 1.0 and 1 replicate"
 
 
+def test_every_number_of_a_plan_is_a_size_a_setting_or_follows_from_them() -> None:
+    follows = {"initial_parameters", "nonembedding_parameters", "recurrent_parameters", "executed_depth",
+               "flops_per_token", "hyperparameters"}  # fmt: skip
+    for plan in (recipe("untied_grow", 8).to_dict(), data_constrained("loop_3", 8).to_dict()):
+        assert {*plan, *plan["hyperparameters"]} <= {*SIZE, *SETTINGS, *follows}
+
+
 def test_another_weight_decay_in_a_sweep_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = [
         {"family": "vanilla", "depth": 8, "weight_decay": decay, "learning_rate": rate,
@@ -112,6 +119,12 @@ def test_another_weight_decay_in_a_sweep_is_refused(tmp_path: Path, capsys: pyte
     ]  # fmt: skip
     with pytest.raises(InputError, match="weight_decay = 0.5 and 2 .* differs at equal learning_rate; .*--where"):
         answer(capsys, tmp_path, rows, "vertex", "--x", "learning_rate")
+
+
+def test_another_width_in_a_grid_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [row | {"width": width} for row in grid() for width in (512, 1024)]
+    with pytest.raises(InputError, match="width = 512 and 1024 .* differs at equal depth, passes, weight_decay"):
+        answer(capsys, tmp_path, [row | {"final_val_loss": 3 + i / 100} for i, row in enumerate(rows)], "recurrence")
 
 
 def test_recurrence_averages_seeds_before_anything_else(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -85,9 +85,8 @@ def chosen_runs(args: argparse.Namespace, *keys: str) -> list[Result]:
         for key in keys:
             require(key not in run.labels, f"{key} in {run.name}", run.labels.get(key), "must be a number")
     kept = having(runs, *keys)
-    for lacking in sorted({tuple(key for key in keys if key not in run.values) for run in runs} - {()}):
-        names = [run.name for run in runs if tuple(key for key in keys if key not in run.values) == lacking]
-        note_left_out(names, f"without {' and '.join(lacking)}")
+    for key in keys:
+        note_left_out([run.name for run in runs if key not in run.values], f"without {key}")
     checked([run for run in kept if "depth" in run.values], "depth")
     return list(checked(kept, *keys))
 

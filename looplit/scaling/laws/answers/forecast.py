@@ -21,7 +21,7 @@ from looplit.scaling.laws.answers.base import (
 )
 from looplit.scaling.laws.fit import LEVEL
 from looplit.scaling.laws.forecast import GPT3_CORE, CoreForecast, fit_forecast, task_points
-from looplit.scaling.laws.results import Result, grouped, split_held_out, unit_of
+from looplit.scaling.laws.results import Result, grouped, resolved, split_held_out, unit_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -30,7 +30,9 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `laws forecast`."""
     common_arguments(parser)
-    parser.add_argument("--series", default="family", help="column that tells the series apart: family, corpus …")
+    parser.add_argument(
+        "--series", type=resolved, default="family", help="column that tells the series apart: family, corpus …"
+    )
     parser.add_argument("--at", type=quantity, nargs="+", default=[], metavar="C", help="forecast CORE at these FLOPs")
     parser.add_argument("--target", type=quantity, nargs="+", default=[], metavar="CORE",
                         help="compute that these scores need, beside those of GPT-3")  # fmt: skip
