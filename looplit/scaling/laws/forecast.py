@@ -151,7 +151,7 @@ class CoreForecast:
         Raises:
             InputError: As of `score_draws`.
         """
-        grid = np.linspace(np.log(LOWEST_COMPUTE), np.log(HIGHEST_COMPUTE), 400)
+        grid = np.linspace(np.log(LOWEST_COMPUTE), np.log(HIGHEST_COMPUTE), 200)
         curves = self.score_draws(series, np.exp(grid)).T
         crossings = [np.interp(target, curve, grid, left=-np.inf, right=np.inf) for curve in curves]
         found = np.sort(np.exp(crossings))

@@ -57,8 +57,9 @@ def answer(args: argparse.Namespace) -> Answer:
         sweeps = _sweeps(members, group)
         short = [name for name, inside in sweeps.items() if len(set(column(inside, args.x))) < 3]
         note_left_out([f"{family} at {name}" for name in short], f"fewer than three values of {args.x}")
-        for name in sweeps.keys() - set(short):
-            replicates(sweeps[name], (args.x,))
+        for name, inside in sweeps.items():
+            if name not in short:
+                replicates(inside, (args.x,))
         fitted = {name: _sweep(inside, args, space) for name, inside in sweeps.items() if name not in short}
         families |= {family: fitted} if fitted else {}
     require(bool(families), "runs", args.runs, f"no sweep has three values of {args.x}")
