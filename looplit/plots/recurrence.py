@@ -10,6 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from looplit.plots.style import legend_below, log_ticks, panels, sequence_colors
+from looplit.scaling.laws.curves import best_measured
 from looplit.scaling.laws.fit import Fit
 from looplit.scaling.laws.matched import STRATEGIES, Curve, Cut
 
@@ -59,6 +60,9 @@ def draw_cuts(axes: Axes, cuts: Sequence[Cut], unit: str = "nats per token") -> 
         height = cut.losses[int(cut.passes)] if cut.censored or cut.fit is None else cut.fit["minimum"]
         fill = "white" if cut.censored else color
         axes.plot(cut.passes, height, "*", color=color, markersize=9, markerfacecolor=fill)
+    for censored, fill, meaning in ((False, "black", "fitted optimum"), (True, "white", "best measured K")):
+        if censored in {cut.censored for cut in cuts}:
+            axes.plot([], [], "*", color="black", markersize=9, markerfacecolor=fill, label=meaning)
     _passes_axis(axes, sorted({k for cut in cuts for k in cut.losses}))
     axes.set_ylabel(f"validation loss, {unit}")
     legend_below(axes)
@@ -96,7 +100,7 @@ def draw_weight_decay(axes: Axes, fits: Mapping[tuple[int, int], Fit]) -> None:
     depths, passes = sorted({depth for depth, _ in fits}), sorted({k for _, k in fits})
     best = np.full((len(depths), len(passes)), np.nan)
     for (depth, k), fit in fits.items():
-        best[depths.index(depth), passes.index(k)] = fit.columns["x"][int(np.argmin(fit.observed))]
+        best[depths.index(depth), passes.index(k)] = best_measured(fit)
     axes.imshow(np.log(best), origin="lower", aspect="auto", cmap="cividis")
     brightest = float(np.log(np.nanmax(best) / np.nanmin(best)))
     for row, column in zip(*np.nonzero(np.isfinite(best)), strict=True):

@@ -8,8 +8,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from looplit.plots.style import label, legend_below, panels, plain_log_ticks, sequence_colors
-from looplit.scaling.laws.curves import optimum
+from looplit.plots.style import LEGEND_ROW_IN, label, legend_below, panels, plain_log_ticks, sequence_colors
+from looplit.scaling.laws.curves import is_curved, optimum
 from looplit.scaling.laws.fit import Fit
 
 COLUMNS = 3
@@ -17,13 +17,15 @@ COLUMNS = 3
 
 
 def sweeps_figure(families: Mapping[str, Mapping[str, Fit]]) -> Figure:
-    """One panel per family, one curve per budget or size; filled stars mark bracketed optima.
+    """One panel per family, one curve per budget or size; filled stars mark optima that the data bracket beyond noise.
 
     Args:
         families: Parabolas by family and sweep, from `fit_parabola`.
     """
     columns = min(len(families), COLUMNS)
-    with panels(columns, rows=-(-len(families) // columns), height=3.0) as (figure, axes):
+    longest = max(map(len, families.values()))
+    height = 3.0 + LEGEND_ROW_IN * max(0, (longest + 1) // 2 - 3)  # its legend has two columns, and room for three rows
+    with panels(columns, rows=-(-len(families) // columns), height=height) as (figure, axes):
         for panel, (family, fits) in zip(axes, families.items(), strict=False):
             draw_sweeps(panel, fits)
             panel.set_title(label(family))
@@ -48,12 +50,13 @@ def draw_sweeps(axes: Axes, fits: Mapping[str, Fit]) -> None:
         axes.plot(grid, fit.predict(x=grid), color=color)
         if logarithmic:
             plain_log_ticks(axes)
-        if found := optimum(fit):
+        if (found := optimum(fit)) and is_curved(fit):
             optima.append(found.value)
             axes.plot(found.value, fit["minimum"], "*", color=color, markersize=9, markeredgecolor="black",
                       markeredgewidth=0.5)  # fmt: skip
     if optima:
-        axes.axvline(float(np.mean(optima)), color="black", linestyle="--", linewidth=0.8)
+        axes.axvline(float(np.mean(optima)), color="black", linestyle="--", linewidth=0.8,
+                     label="mean of the optima, the stars")  # fmt: skip
     units = next(iter(fits.values())).units
     axes.set_xlabel(units["x"])
     axes.set_ylabel(f"validation loss, {units['output']}")

@@ -18,6 +18,9 @@ from looplit.errors import require
 COLUMN_IN = 3.4
 """Width of a text column in inches."""
 
+LEGEND_ROW_IN = 0.14
+"""Height of a legend's row in inches."""
+
 # Okabe and Ito's colour-blind safe palette, its yellow replaced by Tol's wine, which prints.
 FAMILY_STYLES: dict[str, tuple[str, str]] = {
     "vanilla": ("#000000", "o"),

@@ -138,6 +138,30 @@ def test_sweeps_mark_bracketed_optima_only() -> None:
     assert [bool(axes.axison) for axes in page.axes] == [True] * 5 + [False]
 
 
+def test_many_sweeps_leave_the_axes_their_height() -> None:
+    x = np.array([2.0, 3.0, 5.0, 8.0, 13.0])
+    many = {f"budget {n}": fit_parabola(sweep_rows(x, n * np.exp(0.02 * np.log(x / 5) ** 2))) for n in range(1, 25)}
+    few = dict(list(many.items())[:3])
+    heights = []
+    for fits in (few, many):
+        figure = sweeps_figure({"vanilla": fits})
+        figure.draw_without_rendering()
+        axes = figure.axes[0]
+        heights.append(axes.get_window_extent().height)
+        assert axes.yaxis.label.get_window_extent().y0 >= 0
+        assert axes.yaxis.label.get_window_extent().y1 <= figure.bbox.y1
+    assert heights[1] == pytest.approx(heights[0], rel=0.2)
+
+
+def test_the_stars_of_cuts_are_explained() -> None:
+    compute = np.geomspace(1e18, 1e20, 5)
+    ladders = {k: (compute, 3 + 0.01 * np.log(k / 2.5) ** 2 - 0.1 * np.log(compute / 1e18)) for k in (1, 2, 4)}
+    inside, censored = matched_cut(ladders, 1e19), matched_cut({k: ladders[k] for k in (1, 2)}, 1e19)
+    names = [text.get_text() for text in
+             recurrence_figure([inside, censored], {}, {}, {}).axes[0].get_legend().get_texts()]  # fmt: skip
+    assert names[-2:] == ["fitted optimum", "best measured K"]
+
+
 def test_recurrence_figure_leaves_out_what_there_is_no_data_for() -> None:
     cells = [
         Cell(depth, passes, decay, 1e16 * depth**2.5 * (passes + 2), 3.6 - 0.02 * depth - 0.05 * np.log(passes)

@@ -8,6 +8,7 @@ from looplit.scaling.laws.fit import LAWS, Fit, Law, Parameter, register
 from looplit.scaling.laws.forecast import CoreForecast, TaskPoints, fit_forecast, task_points
 from looplit.scaling.laws.multiplier import Multiplier, compute_at, law_multipliers, multipliers
 from looplit.scaling.laws.power import LadderFits, exponent_gain, fit_above_floor, fit_ladders, fit_power, power_rows
+from looplit.scaling.laws.replicates import averaged
 from looplit.scaling.laws.results import Result, read_results, without_repeats
 from looplit.scaling.laws.rows import Rows, check_rows
 from looplit.scaling.laws.solve import Huber, fit_law, fit_linear
@@ -25,6 +26,7 @@ __all__ = [
     "Result",
     "Rows",
     "TaskPoints",
+    "averaged",
     "check_rows",
     "compute_at",
     "exponent_gain",

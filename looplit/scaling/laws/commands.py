@@ -7,8 +7,8 @@ import json
 from collections.abc import Sequence
 
 from looplit.arguments import CommandParser
-from looplit.errors import require
 from looplit.scaling.laws.answers import forecast, ladder, recurrence, residuals, vertex
+from looplit.scaling.laws.answers.base import require_plot
 
 SUBCOMMANDS = {
     "ladder": (ladder, "scaling exponents above a shared floor, and compute multipliers"),
@@ -39,8 +39,7 @@ def laws_main(argv: Sequence[str]) -> int:
     """
     args = laws_parser().parse_args(list(argv))
     if args.plot:
-        suffix = args.plot.rpartition(".")[2]
-        require(suffix in ("svg", "png", "pdf"), "plot", args.plot, "must end in .svg, .png or .pdf")
+        require_plot(args.plot)
     found = SUBCOMMANDS[args.subcommand][0].answer(args)
     print(json.dumps(found.payload, indent=1, allow_nan=False) if args.json else found.text)
     if args.plot:

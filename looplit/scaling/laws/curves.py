@@ -11,7 +11,7 @@ from scipy.special import stdtr
 
 from looplit.errors import require
 from looplit.scaling.laws.fit import SPACES, Array, Fit, Law, Parameter, register
-from looplit.scaling.laws.rows import Rows, average_replicates
+from looplit.scaling.laws.rows import Rows, average_replicates, refuse
 from looplit.scaling.laws.solve import fit_linear
 
 Predict = Callable[[Mapping[str, Any], Mapping[str, Any]], Any]
@@ -58,8 +58,9 @@ def fit_line(rows: Rows, x_space: str = "raw", y_space: str = "raw", units: Mapp
         units: Of "x" and "output".
 
     Raises:
-        InputError: There are fewer than two points, or all x are equal.
+        InputError: There are fewer than two points, all x are equal, or a value has no logarithm.
     """
+    _require_logs(rows, x_space, y_space)
     x, y = SPACES[x_space][0](rows.columns["x"], None), SPACES[y_space][0](rows.observed, None)
     fit = fit_linear(CURVES["line", x_space, y_space], rows, {"a": np.ones_like(x), "b": x}, y,
                      space=y_space, units=units)  # fmt: skip
@@ -68,6 +69,13 @@ def fit_line(rows: Rows, x_space: str = "raw", y_space: str = "raw", units: Mapp
     if slope.standard_error is not None:
         derived.append(Parameter("p", _two_sided(slope.value, slope.standard_error, len(rows) - 2)))
     return replace(fit, derived=tuple(derived))
+
+
+def _require_logs(rows: Rows, x_space: str, y_space: str) -> None:
+    spaces = {"x": (x_space, rows.columns["x"]), "y": (y_space, rows.observed)}
+    for name, (space, values) in spaces.items():
+        if space == "log":
+            refuse(values <= 0, name, values, rows.labels, "must be above 0 to be read in logs")
 
 
 def _r_squared(y: Array, residuals: Array) -> float:
@@ -85,11 +93,29 @@ def is_significant(fit: Fit, name: str = "b", errors: float = 3) -> bool:
     return entry.standard_error is not None and abs(entry.value) >= errors * entry.standard_error
 
 
+def is_curved(fit: Fit, level: float = 0.05) -> bool:
+    """Whether a parabola bends upwards beyond its noise: the one-sided p of c ≤ 0 is below `level`.
+
+    Noise alone has a vertex too. A fit without standard errors gives nothing to judge by and counts as curved.
+    """
+    curvature = fit.parameter("c")
+    if not curvature.standard_error:
+        return True
+    return bool(stdtr(fit.freedom, -curvature.value / curvature.standard_error) < level)
+
+
+def best_measured(fit: Fit) -> float:
+    """The x of a sweep with the lowest observation, replicates averaged."""
+    x, means = average_replicates(fit.columns["x"], fit.observed)
+    return float(x[np.argmin(means)])
+
+
 def fit_parabola(rows: Rows, x_space: str = "log", y_space: str = "log", units: Mapping[str, str] | None = None) -> Fit:
     """A parabola with its minimum: derived "vertex" (x, its own unit) and "minimum" (y), errors by the delta method.
 
-    A vertex outside the data carries the bound beyond which it lies. A curve that bends downwards, and a sweep that
-    only falls or only rises, have no optimum: "vertex" and "minimum" are then absent and a warning says why.
+    A vertex outside the data carries the bound beyond which it lies, and a curve that is not `is_curved` beyond noise
+    a warning. A curve that bends downwards, and a sweep that only falls or only rises, have no optimum: "vertex" and
+    "minimum" are then absent and a warning says why.
 
     Args:
         rows: With one column "x".
@@ -98,10 +124,11 @@ def fit_parabola(rows: Rows, x_space: str = "log", y_space: str = "log", units: 
         units: Of "x" and "output".
 
     Raises:
-        InputError: There are fewer than three points, or fewer than three different x.
+        InputError: There are fewer than three points, or fewer than three different x, or a value has no logarithm.
     """
     to_x, from_x = SPACES[x_space]
     to_y, from_y = SPACES[y_space]
+    _require_logs(rows, x_space, y_space)
     x, y = to_x(rows.columns["x"], None), to_y(rows.observed, None)
     x0 = float(x.mean())
     design = {"a": np.ones_like(x), "b": x - x0, "c": (x - x0) ** 2}
@@ -112,6 +139,11 @@ def fit_parabola(rows: Rows, x_space: str = "log", y_space: str = "log", units: 
         return _warned(fit, "no optimum: the curve does not bend upwards")
     if (steps < 0).all() or (steps > 0).all():
         return _warned(fit, "no optimum: the sweep is monotone")
+    if not is_curved(fit):
+        curvature = fit.parameter("c")
+        t = curvature.value / (curvature.standard_error or 1.0)
+        fit = _warned(fit, f"the curvature is not clearly above 0 (t = {t:.2g} at {len(rows)} points): the optimum "
+                      "may be noise")  # fmt: skip
     at = x0 - fit["b"] / (2 * fit["c"])
     bound = "lower" if at < x.min() else "upper" if at > x.max() else None
     lowest = fit["a"] - fit["b"] ** 2 / (4 * fit["c"])

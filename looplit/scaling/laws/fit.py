@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -19,6 +19,7 @@ LEVEL = 0.9
 """Coverage of every interval that names no other."""
 
 Interval = tuple[float, float]
+T = TypeVar("T")
 
 SPACES: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     "raw": (lambda y, floor: y, lambda z, floor: z),
@@ -192,12 +193,20 @@ class Fit:
 
     @classmethod
     def from_dict(cls, plain: Mapping[str, Any]) -> Fit:
-        """The fit that `to_dict` wrote; it predicts bit for bit as before."""
+        """The fit that `to_dict` wrote; it predicts bit for bit as before.
+
+        Raises:
+            InputError: It is none, or of a law that is not known.
+        """
         fields = {name: _tupled(value) for name, value in plain.items() if name != "equation"}
-        require(fields["law"] in LAWS, "law", fields["law"], f"must be one of {', '.join(LAWS)}")
-        for group in ("parameters", "derived"):
-            fields[group] = tuple(Parameter(**entry) for entry in fields[group])
-        return cls(**fields)
+        law = fields.get("law")
+        require(law in LAWS, "law", law, f"must be one of {', '.join(LAWS)}")
+        try:
+            for group in ("parameters", "derived"):
+                fields[group] = tuple(Parameter(**entry) for entry in fields[group])
+            return cls(**fields)
+        except (KeyError, TypeError) as error:
+            raise InputError(f"fit = {law!r}: is no whole fit ({error})") from None
 
     def save(self, path: str | Path) -> None:
         """Writes JSON at full precision."""
@@ -205,8 +214,27 @@ class Fit:
 
     @classmethod
     def load(cls, path: str | Path) -> Fit:
-        """Reads what `save` wrote."""
-        return cls.from_dict(json.loads(Path(path).read_text()))
+        """Reads what `save` wrote.
+
+        Raises:
+            InputError: There is no such file, or it holds no fit; names it.
+        """
+        return loaded(cls.from_dict, path)
+
+
+def loaded(read: Callable[[Mapping[str, Any]], T], path: str | Path) -> T:
+    """What `read` makes of the JSON object in a file.
+
+    Raises:
+        InputError: There is no such file, or it holds something else; names it.
+    """
+    require(Path(path).is_file(), "path", str(path), "there is no such file")
+    try:
+        plain = json.loads(Path(path).read_text())
+        require(isinstance(plain, dict), "content", type(plain).__name__, "must be a JSON object")
+        return read(plain)
+    except (ValueError, KeyError, AttributeError) as error:  # of which InputError and JSON's own are the first
+        raise InputError(f"path = {str(path)!r}: holds no such fit ({error})") from None
 
 
 def percentile_interval(draws: ArrayLike, level: float, freedom: int) -> tuple[Array, Array]:

@@ -15,14 +15,17 @@ from scipy.optimize import brentq
 
 from looplit.errors import require
 from looplit.scaling.laws.curves import PROPORTION, fit_proportion
-from looplit.scaling.laws.fit import Array, Fit, Law, percentile_interval, register
+from looplit.scaling.laws.fit import Array, Fit, Interval, Law, loaded, percentile_interval, register
 from looplit.scaling.laws.power import POWER
-from looplit.scaling.laws.results import Result, column, having
+from looplit.scaling.laws.results import Result, checked, column, having
 from looplit.scaling.laws.rows import check_rows
 from looplit.scaling.laws.solve import Huber, fit_law, resampled_observations, tracked, with_draws
 
 C0_FORECAST = 1e18
 """Base compute of the task laws."""
+
+LOWEST_COMPUTE, HIGHEST_COMPUTE = 1e15, 1e32
+"""Between which the compute for a score is sought."""
 
 EXCLUDED_TASKS = (
     "commonsense_qa",
@@ -36,6 +39,12 @@ EXCLUDED_TASKS = (
 GPT3_CORE = {"GPT-3 2.7B": 0.329, "GPT-3 6.7B": 0.361, "GPT-3 13B": 0.385, "GPT-3 175B": 0.427}
 """Reference CORE scores of GPT-3 (growth study, Figure 4); estimates from another evaluation pipeline."""
 
+
+def _sigmoid(columns: Mapping[str, Any], p: Mapping[str, Any]) -> Any:
+    with np.errstate(over="ignore"):  # an NLL far beyond the data gives 1/(1 + inf), which is 0
+        return 1 / (1 + np.exp(p["s"] * columns["nll"] - p["b"]))
+
+
 SIGMOID = register(
     Law(
         name="task sigmoid",
@@ -43,7 +52,7 @@ SIGMOID = register(
         inputs={"nll": "nats per token of the gold answers"},
         parameters=("s", "b"),
         output="centered accuracy",
-        predict=lambda columns, p: 1 / (1 + np.exp(p["s"] * columns["nll"] - p["b"])),
+        predict=_sigmoid,
     )
 )
 
@@ -101,29 +110,63 @@ class CoreForecast:
         ]
         return self.conversion.predict(x=np.mean(tasks, axis=0))
 
-    def interval(self, series: str, compute: ArrayLike) -> tuple[Array, Array]:
-        """Bootstrap interval of the forecast: the fits' uncertainty, tasks taken as independent.
+    @property
+    def drawn(self) -> bool:
+        """Whether every part has bootstrap draws, so that there are intervals."""
+        laws = [law for tasks in self.nll.values() for law in tasks.values()]
+        return all(fit.draws for fit in (*laws, *self.accuracy.values(), self.conversion))
+
+    def score_draws(self, series: str, compute: ArrayLike) -> Array:
+        """CORE forecast under every bootstrap draw, along a new last axis, tasks taken as independent.
 
         Raises:
-            InputError: The pipeline was fitted without bootstrap, or without this series.
+            InputError: A part was fitted without bootstrap, or on too few points for it, or the series was not fitted.
         """
         require(series in self.nll, "series", series, f"must be one of {', '.join(self.nll)}")
         laws = self.nll[series]
-        tasks = [
-            SIGMOID.predict({"nll": law.predict_draws(compute=compute)}, self.accuracy[task].draw_values())
-            for task, law in laws.items()
-        ]
-        drawn = PROPORTION.predict({"x": np.mean(tasks, axis=0)}, self.conversion.draw_values())
-        freedom = min(law.freedom for law in laws.values())
-        return percentile_interval(drawn, self.conversion.level, freedom)
+        total: Any = 0.0
+        for task, law in laws.items():
+            sigmoid = self.accuracy[task]
+            total = total + SIGMOID.predict({"nll": law.predict_draws(compute=compute)}, sigmoid.draw_values())
+        return np.asarray(PROPORTION.predict({"x": total / len(laws)}, self.conversion.draw_values()), float)
 
-    def compute_for(self, series: str, target: float, low: float = 1e15, high: float = 1e32) -> float | None:
-        """Training FLOPs at which the forecast reaches `target`; None where it does not within [low, high]."""
+    def interval(self, series: str, compute: ArrayLike) -> tuple[Array, Array]:
+        """Bootstrap interval of the forecast: the fits' uncertainty.
+
+        Raises:
+            InputError: As of `score_draws`.
+        """
+        drawn = self.score_draws(series, compute)
+        return percentile_interval(drawn, self.conversion.level, self._freedom(series))
+
+    def _freedom(self, series: str) -> int:
+        return min(law.freedom for law in self.nll[series].values())
+
+    def compute_interval(self, series: str, target: float) -> Interval:
+        """Bootstrap interval of `compute_for`: each draw's curve read where it crosses `target`, on a grid.
+
+        An end is 0 or infinite where that share of the draws is above `target` at `LOWEST_COMPUTE` already, or below
+        it still at `HIGHEST_COMPUTE`.
+
+        Raises:
+            InputError: As of `score_draws`.
+        """
+        grid = np.linspace(np.log(LOWEST_COMPUTE), np.log(HIGHEST_COMPUTE), 200)
+        curves = self.score_draws(series, np.exp(grid)).T
+        crossings = [np.interp(target, curve, grid, left=-np.inf, right=np.inf) for curve in curves]
+        found = np.sort(np.exp(crossings))
+        # Ranks in place of interpolated quantiles, which infinities have none of.
+        ranks = percentile_interval(np.arange(len(found)), self.conversion.level, self._freedom(series))
+        low, high = (float(found[round(float(rank))]) for rank in ranks)
+        return low, high
+
+    def compute_for(self, series: str, target: float) -> float | None:
+        """Training FLOPs at which the forecast reaches `target`; None where it does not between 1e15 and 1e32."""
 
         def miss(log_compute: float) -> float:
             return float(self.score(series, np.exp(log_compute))) - target
 
-        ends = np.log([low, high])
+        ends = np.log([LOWEST_COMPUTE, HIGHEST_COMPUTE])
         if miss(ends[0]) > 0 or miss(ends[1]) < 0:
             return None
         return float(np.exp(brentq(miss, *ends, xtol=1e-12)))
@@ -157,8 +200,12 @@ class CoreForecast:
 
     @classmethod
     def load(cls, path: str | Path) -> CoreForecast:
-        """Reads what `save` wrote."""
-        return cls.from_dict(json.loads(Path(path).read_text()))
+        """Reads what `save` wrote.
+
+        Raises:
+            InputError: There is no such file, or it holds no pipeline; names it.
+        """
+        return loaded(cls.from_dict, path)
 
 
 HUBER_NLL = Huber(floor=0.002, relative=False)
@@ -273,6 +320,7 @@ def task_points(runs: Sequence[Result]) -> TaskPoints:
     for run in runs:
         missing = [task for task in tasks if not {f"loss:{task}", f"centered:{task}"} <= run.values.keys()]
         require(not missing, "run", run.name, f"lacks results of {', '.join(missing)}")
+    checked(runs, "training_flops", "core_metric", *(kind + task for task in tasks for kind in ("loss:", "centered:")))
     return TaskPoints(
         compute=tuple(column(runs, "training_flops")),
         nll={task: tuple(column(runs, f"loss:{task}")) for task in tasks},

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -38,6 +38,20 @@ class Cell:
     loss: float
 
 
+def average_cells(cells: Iterable[Cell]) -> list[Cell]:
+    """One cell for each depth, passes and weight decay, with the mean compute and loss of its replicates.
+
+    The best of several seeds would be compared with means, and be better by luck.
+    """
+    groups: dict[tuple[int, int, float], list[Cell]] = {}
+    for cell in cells:
+        groups.setdefault((cell.depth, cell.passes, cell.weight_decay), []).append(cell)
+    return [
+        Cell(*key, float(np.mean([cell.compute for cell in group])), float(np.mean([cell.loss for cell in group])))
+        for key, group in groups.items()
+    ]
+
+
 @dataclass(frozen=True)
 class Cut:
     """Loss against passes at one budget.
@@ -69,7 +83,7 @@ def ladders_by_passes(cells: Sequence[Cell]) -> dict[int, Curve]:
     """(compute, loss) of each K over depth; all runs at one weight decay per depth, replicates averaged."""
     ladders = {}
     for passes in sorted({cell.passes for cell in cells}):
-        inside = [cell for cell in cells if cell.passes == passes]
+        inside = average_cells(cell for cell in cells if cell.passes == passes)
         ladders[passes] = average_replicates([cell.compute for cell in inside], [cell.loss for cell in inside])
     return ladders
 
@@ -97,26 +111,34 @@ def matched_cut(ladders: Mapping[int, Curve], budget: float, unit: str = "nats p
 
 
 def shared_budgets(ladders: Mapping[int, Curve], count: int = 5) -> list[float]:
-    """`count` budgets, evenly spaced in log compute, over the range where at least three ladders can be read."""
+    """`count` budgets, evenly spaced in log compute, over the range where at least three ladders can be read.
+
+    Fewer where that range has gaps.
+    """
     ends = sorted((curve[0][0], curve[0][-1]) for curve in ladders.values())
     edges = sorted({edge for pair in ends for edge in pair})
     inside = [edge for edge in edges if sum(low <= edge <= high for low, high in ends) >= 3]
     require(len(inside) > 1, "ladders", len(ladders), "at least three must share a range of compute")
-    return [float(budget) for budget in np.geomspace(inside[0], inside[-1], count)]
+    spaced = np.geomspace(inside[0], inside[-1], count).tolist()
+    return [budget for budget in spaced if sum(low <= budget <= high for low, high in ends) >= 3]
 
 
 def lower_convex_envelope(compute: ArrayLike, loss: ArrayLike) -> Curve:
     """The falling part of the lower convex hull of the points in (log compute, loss).
 
-    The best loss at each budget from a grid of runs, mixing the two neighbouring ones.
+    The best loss at each budget from a grid of cells, mixing the two neighbouring ones. Replicates must have been
+    averaged before: where two points have equal compute, the lower counts.
 
     >>> import numpy as np
     >>> lower_convex_envelope(np.array([1e18, 1e19, 1e20, 1e21]), [3.0, 2.9, 2.0, 2.5])[0].tolist()
     [1e+18, 1e+20]
     """
-    spends, groups = np.unique(np.asarray(compute, float), return_inverse=True)
+    values, heights = np.asarray(compute, float), np.asarray(loss, float)
+    wrong = [f"({x:g}, {y:g})" for x, y in zip(values, heights, strict=True) if not (0 < x < np.inf and np.isfinite(y))]
+    require(not wrong, "(compute, loss)", ", ".join(wrong), "must be finite, and compute above 0")
+    spends, groups = np.unique(values, return_inverse=True)
     lowest = np.full(len(spends), np.inf)
-    np.minimum.at(lowest, groups, np.asarray(loss, float))
+    np.minimum.at(lowest, groups, heights)
     hull: list[int] = []
     x = np.log(spends)
     for i in range(len(x)):
@@ -133,9 +155,9 @@ def _turns_up(x: Array, y: Array, first: int, middle: int, last: int) -> bool:
 
 
 def tuned_weight_decay(cells: Sequence[Cell], passes: int = 1) -> dict[int, float]:
-    """The best measured weight decay of each depth at `passes`."""
+    """The best measured weight decay of each depth at `passes`, replicates averaged."""
     best: dict[int, Cell] = {}
-    for cell in cells:
+    for cell in average_cells(cells):
         if cell.passes == passes and (cell.depth not in best or cell.loss < best[cell.depth].loss):
             best[cell.depth] = cell
     return {depth: cell.weight_decay for depth, cell in sorted(best.items())}
@@ -174,9 +196,10 @@ def strategies(cells: Sequence[Cell], weight_decay: float = 0.8) -> dict[str, Cu
     (log compute, loss) over all depth × passes cells.
 
     Args:
-        cells: The grid.
+        cells: The grid; replicates are averaged.
         weight_decay: The fixed value.
     """
+    cells = average_cells(cells)
     fixed = [cell for cell in cells if np.isclose(cell.weight_decay, weight_decay)]
     at_tuned = at_tuned_weight_decay(cells)
     grids = dict(zip(STRATEGIES, (_one_pass(fixed), _one_pass(at_tuned), fixed, at_tuned), strict=True))

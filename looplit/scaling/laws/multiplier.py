@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from looplit.errors import require
-from looplit.scaling.laws.fit import Fit, Interval
+from looplit.scaling.laws.fit import Array, Fit, Interval
 from looplit.scaling.laws.power import invert
-from looplit.scaling.laws.rows import average_replicates
+from looplit.scaling.laws.rows import average_replicates, check_rows
 from looplit.scaling.laws.solve import draw_interval
 
 INTERPOLATIONS = {"loss": "loss against log compute", "log loss": "log loss against log compute"}
@@ -58,7 +58,8 @@ def compute_at(
     True
     """
     require(interpolation in INTERPOLATIONS, "interpolation", interpolation, f"must be one of {list(INTERPOLATIONS)}")
-    spends, scores = average_replicates(compute, score)
+    require(np.isfinite(target), "target", target, "must be finite")
+    spends, scores = _ladder(compute, score)
     positive = interpolation == "loss" or bool((scores > 0).all() and target > 0)
     require(positive, "score", float(scores.min()), "must be above 0 to be interpolated in its logarithm")
     if interpolation == "log loss":
@@ -71,6 +72,12 @@ def compute_at(
             share = (above - target) / (above - below)
             return _between(spends[i], spends[i + 1], float(share))
     return None
+
+
+def _ladder(compute: ArrayLike, score: ArrayLike) -> tuple[Array, Array]:
+    """A measured ladder in order of compute, points of equal compute averaged."""
+    rows = check_rows({"compute": compute}, score, positive=("compute",), what="score", distinct=False)
+    return average_replicates(rows.columns["compute"], rows.observed)
 
 
 def _between(low: float, high: float, share: float) -> float:
@@ -91,9 +98,12 @@ def multipliers(
         ladder: (compute, score) of the family in question.
         interpolation: As in `compute_at`.
         falling: Whether lower scores are better.
+
+    Raises:
+        InputError: A ladder's lengths differ, compute is not above 0, or a number is not finite.
     """
     points = []
-    for compute, score in zip(*average_replicates(*reference), strict=True):
+    for compute, score in zip(*_ladder(*reference), strict=True):
         needed = compute_at(*ladder, float(score), interpolation, falling)
         points.append(Multiplier(float(compute), float(score), float(compute) / needed if needed else None))
     return points
@@ -103,9 +113,12 @@ def law_multipliers(reference: Fit, fit: Fit, compute: Sequence[float]) -> list[
     """Multipliers by inverting two fitted power laws with a shared floor: defined at any compute.
 
     Raises:
-        InputError: The floors differ; the multiplier then tells where two floors part, not what compute saves.
+        InputError: Compute is not above 0, or the floors differ; the multiplier then tells where two floors part, not
+            what compute saves.
     """
     require(reference["E"] == fit["E"], "E", fit["E"], f"must be the reference's floor {reference['E']!r}")
+    wrong = [spend for spend in compute if not 0 < spend < np.inf]
+    require(not wrong, "compute", wrong, "must be finite and above 0")
     points: list[Multiplier] = []
     falling = reference["gamma"] > 0 and fit["gamma"] > 0
     for spend in compute:

@@ -76,6 +76,7 @@ def fit_power(
     Raises:
         InputError: There are fewer than three points.
     """
+    _require_positive_c0(c0)
     lowest = float(rows.observed.min())
     limits = {"E": (0.0, lowest * (1 - 1e-9)), "log_A": (-np.inf, np.inf), "gamma": (0.0, np.inf)}
     x = np.log(rows.columns["compute"] / c0)
@@ -94,12 +95,17 @@ def fit_above_floor(rows: Rows, floor: float, c0: float = C0_VANILLA_D8, units: 
     Raises:
         InputError: A loss is not above the floor, or there are fewer than two points.
     """
+    _require_positive_c0(c0)
     x, target = _logs(rows, floor, c0)
     design = {"log_A": np.ones_like(x), "gamma": -x}
     fit = fit_linear(POWER, rows, design, target, space="log above floor", fixed={"E": floor, "C0": c0}, units=units)
     if fit["gamma"] > 0:
         return fit
     return replace(fit, warnings=(*fit.warnings, "the loss does not fall with compute: gamma is not above 0"))
+
+
+def _require_positive_c0(c0: float) -> None:
+    require(0 < c0 < np.inf, "c0", c0, "must be a finite number above 0")
 
 
 def _logs(rows: Rows, floor: float, c0: float) -> tuple[Array, Array]:
@@ -125,7 +131,8 @@ def fit_ladders(
 
     In the bootstrap the floor is refitted in each draw and shared by all families of that draw, so intervals carry the
     floor's uncertainty, and differences and multipliers between families are taken draw by draw. The standard errors,
-    as published, hold the floor.
+    as published, hold the floor. Where a ladder has as many rungs as parameters it has neither; where that is the
+    reference, whose floor all share, no ladder has.
 
     Args:
         ladders: `power_rows` by family.
@@ -148,15 +155,25 @@ def fit_ladders(
     else:
         base_fit = fit_above_floor(base, floor["E"], c0, units)
     families = {name: fit_above_floor(rows, base_fit["E"], c0, units) for name, rows in ladders.items()}
-    if not bootstrap:
+    source = floor or base_fit
+    if source.freedom <= 0:
+        families = {name: _without_errors(fit, reference) for name, fit in families.items()}
+    if not bootstrap or source.freedom <= 0:
         return LadderFits(base_fit, families)
+    known = {name: fit for name, fit in families.items() if fit.freedom > 0}
     seeds = {name: seed + 1 + i for i, name in enumerate(sorted(families))} | {reference: seed}
     resampled = {
         name: resampled_observations(base_fit if name == reference else fit, bootstrap, seeds[name])
-        for name, fit in families.items()
+        for name, fit in known.items()
     }
-    floors = np.asarray((floor or base_fit).draws["E"])
-    return LadderFits(base_fit, _bootstrap_above(families, resampled, floors))
+    return LadderFits(base_fit, families | _bootstrap_above(known, resampled, np.asarray(source.draws["E"])))
+
+
+def _without_errors(fit: Fit, reference: str) -> Fit:
+    """A law above a floor of unknown error, which its own errors would leave out."""
+    parameters = tuple(replace(entry, standard_error=None) for entry in fit.parameters)
+    warning = f"no standard error and no interval: the floor has none, for want of rungs of {reference}"
+    return replace(fit, parameters=parameters, covariance=(), warnings=(*fit.warnings, warning))
 
 
 def _bootstrap_above(

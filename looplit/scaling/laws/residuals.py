@@ -12,7 +12,7 @@ import numpy as np
 from looplit.errors import require
 from looplit.scaling.laws.curves import fit_line
 from looplit.scaling.laws.fit import Fit
-from looplit.scaling.laws.results import Result, column, grouped, having, unit_of
+from looplit.scaling.laws.results import Result, checked, column, grouped, having, unit_of
 from looplit.scaling.laws.rows import check_rows
 
 RANGES = ("all", "lower half")
@@ -89,7 +89,7 @@ def task_residuals(
     middle = (min(column(runs, loss)) + max(column(runs, loss))) / 2
     found = {}
     for task in sorted(tasks, key=lambda task: ((categories or {}).get(task, ""), task)):
-        evaluated = having(runs, f"loss:{task}")
+        evaluated = checked(having(runs, f"loss:{task}"), f"loss:{task}")
         base = [run for run in evaluated if run.family == reference]
         enough = [family for family, members in grouped(evaluated).items() if len(members) > 1]
         require(reference in enough, "reference", reference,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -57,8 +58,40 @@ CIRCUMSTANCES = (
 )  # fmt: skip
 """What may differ between two results of one run: where it ran, how fast, and where it was kept."""
 
-RISING = ("core_metric", "core_metric_filtered")
+SIZE = ("depth", "width", "stored_parameters")
+"""What tells the rungs of a ladder apart."""
+
+SETTINGS = (
+    "family", "corpus", "optimizer", "heads", "split", "passes", "initial_passes", "trained_passes", "vocabulary",
+    "context", "batch_tokens", "pool_tokens", "epochs", "tokens_per_parameter", "growth_fraction", "growth_step",
+    "learning_rate", "embedding_lr", "head_lr", "embedding_lr_multiplier", "head_lr_multiplier", "residual_multiplier",
+    "output_multiplier", "injection_scale", "weight_decay", "embedding_std", "uniform_init_scale", "warmup_steps",
+    "warmdown_ratio", "betas", "initial_betas", "eps", "tokens", "steps", "training_flops",
+)  # fmt: skip
+"""What a person chooses for a run, beside its `SIZE`. Replicates differ in none of these."""
+
+RISING = ("core_metric", "core_metric_filtered", "centered:")
 """Scores that are better when higher."""
+
+_ABOVE_0 = ((lambda value: value > 0), "must be above 0")
+_WHOLE = ((lambda value: value >= 1 and value == int(value)), "must be a whole number of at least 1")
+_AT_MOST_1 = ((lambda value: value <= 1), "must be at most 1")
+RANGES: dict[str, tuple[Callable[[float], bool], str]] = {
+    "depth": _WHOLE,
+    "passes": _WHOLE,
+    "weight_decay": ((lambda value: value >= 0), "must be at least 0"),
+    "training_flops": _ABOVE_0,
+    "train_seconds": _ABOVE_0,
+    "final_val_loss": _ABOVE_0,
+    "best_val_loss": _ABOVE_0,
+    "final_val_bpb": _ABOVE_0,
+    "core_loss": _ABOVE_0,
+    "loss:": _ABOVE_0,
+    "core_metric": _AT_MOST_1,
+    "core_metric_filtered": _AT_MOST_1,
+    "centered:": _AT_MOST_1,
+}
+"""Column → what its values are, and the same in words."""
 
 
 @dataclass(frozen=True)
@@ -82,14 +115,48 @@ class Result:
         return self.labels.get("family", "")
 
 
+def resolved(column: str) -> str:
+    """Our name of a column that may bear the published table's."""
+    return ALIASES.get(column, column)
+
+
+def kind_of(key: str) -> str:
+    """What tables of columns know a column by: its name, or its prefix where there is one per task.
+
+    >>> kind_of("core_metric"), kind_of("centered:copa")
+    ('core_metric', 'centered:')
+    """
+    kind, task, _ = key.partition(":")
+    return kind + task
+
+
+def checked(runs: Sequence[Result], *keys: str) -> Sequence[Result]:
+    """`runs`, whose numbers in the columns `keys` are what such a column holds.
+
+    Raises:
+        InputError: One is not finite, or outside of `RANGES`; names column, run, value and rule.
+    """
+    for key in keys:
+        fits, rule = RANGES.get(kind_of(key), (lambda value: True, ""))
+        for run in runs:
+            value = run.values[key]
+            require(math.isfinite(value), f"{key} in {run.name}", value, "must be finite")
+            require(fits(value), f"{key} in {run.name}", value, rule)
+    return runs
+
+
+def is_rising(key: str) -> bool:
+    """Whether a score is better when higher."""
+    return kind_of(key) in RISING
+
+
 def unit_of(key: str) -> str:
     """Unit of a column, in words; of one that is not ours, its name and that it is as given.
 
     >>> unit_of("final_val_bpb"), unit_of("warmth")
     ('bits per byte', 'warmth, in its own unit')
     """
-    kind, task, _ = key.partition(":")
-    return UNITS.get(kind + task, UNITS.get(key, f"{key}, in its own unit"))
+    return UNITS.get(kind_of(key), f"{key}, in its own unit")
 
 
 def read_results(path: str | Path) -> list[Result]:
@@ -143,7 +210,7 @@ def _header(path: Path, cells: Sequence[str]) -> list[str]:
     for mark, name in ((";", "semicolons"), ("\t", "tabs")):
         split = len(cells) == 1 and mark in cells[0]
         require(not split, "runs", str(path), f"is separated by {name}; save it with commas, and decimal points")
-    header = [ALIASES.get(cell.strip(), cell.strip()) for cell in cells]
+    header = [resolved(cell.strip()) for cell in cells]
     for name in header:
         require(header.count(name) == 1, "runs", str(path), f"has more than one column {name!r}")
     return header
@@ -190,7 +257,7 @@ def _flat(plain: Mapping[str, Any]) -> Iterable[tuple[str, Any]]:
         elif isinstance(value, list) and value:
             yield from ((name, value[-1]), (f"initial_{name}", value[0]))
         else:
-            yield ALIASES.get(name, name), value
+            yield resolved(name), value
 
 
 def _name(labels: Mapping[str, str], values: Mapping[str, float], place: str) -> str:
@@ -216,8 +283,13 @@ def without_repeats(runs: Sequence[Result]) -> tuple[list[Result], list[Result]]
     return list(kept.values()), repeats
 
 
-def having(runs: Sequence[Result], *keys: str) -> list[Result]:
+def having(runs: Sequence[Result], *keys: str, argument: str = "column") -> list[Result]:
     """Those runs that have every one of `keys` as a number.
+
+    Args:
+        runs: To choose from.
+        *keys: Columns.
+        argument: How messages call what named them.
 
     Raises:
         InputError: There are none; names a key that no run has, or has only as text, where there is one.
@@ -229,12 +301,13 @@ def having(runs: Sequence[Result], *keys: str) -> list[Result]:
             for key in absent:
                 require(key not in run.labels, key, run.labels.get(key), f"must be a number, in {run.name}")
         known = sorted({key for run in runs for key in run.values if ":" not in key})
-        raise InputError(f"column = {', '.join(absent or keys)!r}: no run has it; runs have {', '.join(known)}")
+        raise InputError(f"{argument} = {', '.join(absent or keys)!r}: no run has it; runs have {', '.join(known)}")
     return kept
 
 
 def grouped(runs: Sequence[Result], by: str = "family") -> dict[str, list[Result]]:
     """Runs by a text label, or by a number such as depth; groups and runs in order of first appearance."""
+    by = resolved(by)
     groups: dict[str, list[Result]] = {}
     for run in runs:
         key = run.labels.get(by) or (f"{run.values[by]:g}" if by in run.values else None)

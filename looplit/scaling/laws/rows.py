@@ -58,20 +58,22 @@ def check_rows(
     arrays = {name: np.asarray(column, float).ravel() for name, column in columns.items()}
     values = arrays | {what: np.asarray(observed, float).ravel()}
     count = len(values[what])
+    require(count > 0, what, "none", "there are no observations")
     names = tuple(labels) if labels is not None else tuple(f"row {i + 1}" for i in range(count))
     for name, column in (values | {"labels": np.arange(len(names))}).items():
         require(len(column) == count, f"len({name})", len(column), f"must equal the {count} observations")
     for name, column in values.items():
-        _refuse(~np.isfinite(column), name, column, names, "must be finite")
+        refuse(~np.isfinite(column), name, column, names, "must be finite")
         if name in positive:
-            _refuse(column <= 0, name, column, names, "must be above 0")
+            refuse(column <= 0, name, column, names, "must be above 0")
     order = np.lexsort([values[what], *reversed(list(arrays.values()))]).tolist()
     rows = Rows({name: column[order] for name, column in arrays.items()}, values[what][order],
                 tuple(names[i] for i in order))  # fmt: skip
     return replace(rows, warnings=_repeats(rows, distinct))
 
 
-def _refuse(wrong: Any, name: str, column: Array, labels: Sequence[str], rule: str) -> None:
+def refuse(wrong: Any, name: str, column: Array, labels: Sequence[str], rule: str) -> None:
+    """Raises `InputError` that names the rows where `wrong` holds, and the first of their values."""
     if wrong.any():
         rows = ", ".join(label for label, bad in zip(labels, wrong, strict=True) if bad)
         raise InputError(f"{name} = {column[wrong][0]} in {rows}: {rule}")

@@ -9,13 +9,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy.optimize import OptimizeResult, least_squares
+from scipy.special import stdtrit
 
-from looplit.errors import require
+from looplit.errors import require, require_between
 from looplit.scaling.laws.fit import SPACES, Array, Fit, Interval, Law, Parameter, percentile_interval
 from looplit.scaling.laws.rows import Rows
 
 ILL_CONDITIONED = 1e4
 """Condition number above which parameters trade for one another: 0.01 % in the data then moves them by their size."""
+
+OUTLIER = 0.01
+"""Chance of a warning on an outlier where the noise is normal and there is none."""
 
 REFINED = 8
 """Starts from which the optimizer runs, those of least misfit."""
@@ -76,7 +80,8 @@ def fit_law(
         space: Where residuals are taken, a key of `SPACES`.
         huber: The robust refit; None for plain least squares.
         units: Units that differ from the law's own ("output" for the observation).
-        bootstrap: Residual resamples behind the intervals, each refitted from the solution at its Huber scale.
+        bootstrap: Residual resamples behind the intervals, each refitted from the solution at its Huber scale. A fit
+            through as many points as parameters has no residuals to resample, and stays without.
         seed: Of the resampling.
         progress: Whether to show a bar.
 
@@ -101,7 +106,7 @@ def fit_law(
         names, solution.x, solve.jacobian(solution.x), residuals, scale, solution.success, solution.active_mask
     )
     fit = report(law, rows, found, space, held, units)
-    if not bootstrap:
+    if not bootstrap or fit.freedom <= 0:
         return fit
     aims = [to_space(drawn, held.get("E")) for drawn in resampled_observations(fit, bootstrap, seed)]
     points = np.array([
@@ -249,7 +254,8 @@ def report(
     warnings = list(rows.warnings)
     warnings += [f"{entry.name} lies on its {entry.bound} bound" for entry in parameters if entry.bound]
     if len(rows) == len(names):
-        warnings.append(f"{len(rows)} points for {len(names)} parameters: no standard error")
+        warnings.append(f"{len(rows)} points for {len(names)} parameters: no standard error and no interval")
+    warnings += _outliers(jac[:, free], found.residuals, rows, space)
     if condition > ILL_CONDITIONED:
         warnings.append(f"not identified: the data hardly tell the parameters apart (condition number {condition:.0e})")
     if not found.converged:
@@ -270,6 +276,26 @@ def report(
         covariance=() if covariance is None else tuple(map(tuple, full.tolist())),
         warnings=tuple(warnings),
     )
+
+
+def _outliers(jac: Array, residuals: Array, rows: Rows, space: str) -> list[str]:
+    """A warning on points that the others do not explain: their residual from a fit without them is beyond its noise.
+
+    Externally studentized residuals of the fit linearised at its solution, two-sided at `OUTLIER` over all points
+    (Bonferroni): t = r·sqrt((n - p - 1)/(S·(1 - h) - r²)), S the sum of squares, h the leverage.
+    """
+    freedom = len(residuals) - jac.shape[1] - 1
+    if freedom < 1 or np.linalg.matrix_rank(jac) < jac.shape[1]:
+        return []
+    base, _ = np.linalg.qr(jac)
+    residuals = residuals - base @ (base.T @ residuals)  # those of least squares, also at a Huber solution
+    least = 1e-9 * (float(np.max(np.abs(rows.observed))) if space == "raw" else 1)  # below it, rounding
+    spare = 1 - np.sum(base**2, axis=1)
+    rest = np.maximum(float(residuals @ residuals) * spare - residuals**2, least**2)
+    t = np.abs(residuals) * np.sqrt(freedom / rest)
+    limit = stdtrit(freedom, 1 - OUTLIER / 2 / len(residuals))
+    named = ", ".join(rows.labels[i] for i in np.flatnonzero((t > limit) & (np.abs(residuals) > least)))
+    return [f"outliers, which the other points do not explain: {named}"] if named else []
 
 
 def _condition(jac: Array) -> float:
@@ -304,6 +330,8 @@ def resampled_observations(fit: Fit, count: int, seed: int) -> list[Array]:
     Residuals are widened by sqrt(n/(n - p)), because a fit of p parameters shrinks them. The inputs stay as they were,
     so that no draw leaves a parameter without data.
     """
+    require_between("bootstrap", count, 0)
+    require_between("seed", seed, 0)
     rng, size = np.random.default_rng(seed), len(fit.residuals)
     to_space, from_space = SPACES[fit.space]
     floor, residuals = fit.fixed.get("E"), np.asarray(fit.residuals)

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from looplit.errors import require
-from looplit.scaling.laws.curves import fit_line, fit_parabola, is_significant, optimum
+from looplit.scaling.laws.curves import fit_line, fit_parabola, is_curved, is_significant, optimum
 from looplit.scaling.laws.fit import Array, Fit
 from looplit.scaling.laws.rows import Rows, average_replicates, check_rows
 
@@ -57,7 +57,7 @@ class Sensitivity:
     """One row of Table 8: how a knob drifts with size, and what a wrong value costs.
 
     Args:
-        drift: From `drift`, over the sizes whose optimum the data bracket; None with fewer than two.
+        drift: From `drift`, over the sizes whose optimum the data bracket beyond noise; None with fewer than two.
         significant: Whether the exponent is at least three standard errors from zero.
         regret: Mean loss at ×1/2 and ×2 minus the centre's, in 1e-3 nats; None where one was not run.
         loss_range: Span of the whole slice, in 1e-3 nats.
@@ -85,7 +85,7 @@ def sensitivity(slices: Mapping[float, tuple[ArrayLike, ArrayLike]]) -> tuple[Se
     """
     require(bool(slices), "slices", "none", "at least one size must have been swept")
     fits = {size: fit_parabola(sweep_rows(*pair)) for size, pair in sorted(slices.items())}
-    optima = {size: found.value for size, fit in fits.items() if (found := optimum(fit))}
+    optima = {size: found.value for size, fit in fits.items() if (found := optimum(fit)) and is_curved(fit)}
     exponent = drift(list(optima), list(optima.values()), size_unit="stored parameters N") if len(optima) > 1 else None
     regrets = {size: _regret(*pair) for size, pair in slices.items()}
     full = [size for size, regret in regrets.items() if regret is not None]

@@ -12,6 +12,7 @@ import numpy as np
 from looplit.errors import InputError, require
 from looplit.scaling.laws.answers.base import (
     Answer,
+    require_plot,
     table,
 )
 from looplit.scaling.loops.commands import (
@@ -61,7 +62,7 @@ def run_subcommand(name: str, args: argparse.Namespace) -> int:
     """Prints one subcommand's table, or its JSON, and draws its figure where one is asked for."""
     plot = getattr(args, "plot", None)
     if plot:
-        require(plot.rpartition(".")[2] in ("svg", "png", "pdf"), "plot", plot, "must end in .svg, .png or .pdf")
+        require_plot(plot)
     found = {"optimum": optimum_answer, "frontier": frontier_answer, "fit": fit_answer}[name](args)
     print(json.dumps(found.payload, indent=1, allow_nan=False) if args.json else found.text)
     if plot:

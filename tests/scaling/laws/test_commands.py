@@ -170,7 +170,9 @@ def test_recurrence(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     payload, text = answer(capsys, "recurrence", write(tmp_path / "t.csv", rows), "--weight_decay", "0.8",
                            "--plot", str(tmp_path / "r.svg"))  # fmt: skip
     assert len(payload["cuts"]) == 5
-    assert payload["held"] == {"weight_decay": 0.8, "unit": "weight decay per step and learning rate"}
+    assert payload["held"]["weight_decay"] == 0.8
+    assert payload["held"]["in"] == ["cuts", "marginal_gain"]
+    assert payload["held_tuned"]["weight_decay"] == {"6": 0.8, "8": 0.8, "10": 0.8, "12": 1.6, "14": 1.6}
     assert set(payload["marginal_gain"]["8"]) == {"1", "2", "4", "8"}
     pair = next(entry for entry in payload["strategy_multipliers"]
                 if entry["slow"].startswith("size, tuned") and entry["fast"].startswith("loops, fixed"))  # fmt: skip
@@ -192,8 +194,14 @@ def test_wrong_input_is_one_line(evaluated: str, tmp_path: Path) -> None:
         (["ladder", evaluated, "--plot", "figure.bmp"], "plot = 'figure.bmp'"),
         (["ladder", str(tmp_path / "absent.csv")], "no such file"),
         (["recurrence", evaluated], "passes"),
-        (["vertex", evaluated, "--x", "warmth"], "warmth"),
-        (["ladder", evaluated, "--loss", "best_val_loss"], "column = 'best_val_loss'"),
+        (["ladder", evaluated, "--loss", "best_val_loss"], "loss = 'best_val_loss': no run has it"),
+        (["ladder", evaluated, "--loss", "depth"], "loss = 'depth': no loss or score"),
+        (["residuals", evaluated, "--score", "depth"], "score = 'depth': no loss or score"),
+        (["vertex", evaluated, "--x", "warmth"], "x = 'warmth': no run has it"),
+        (["ladder", evaluated, "--seed", "-1"], "argument --seed: '-1' is no whole number from 0 up"),
+        (["ladder", evaluated, "--plot", "png"], "plot = 'png': must end in .svg, .png, .pdf"),
+        (["ladder", evaluated, "--plot", str(tmp_path / "no" / "x.png")], "x.png': there is no folder .*no"),
+        (["ladder", evaluated, "--plot", evaluated + "/x.png"], "x.png': .*runs.csv is a file"),
         (["ladders"], "laws: argument SUBCOMMAND: invalid choice: 'ladders'"),
         (["ladder", evaluated, "--c0", "many"], "laws ladder: argument --c0: 'many' is no positive number"),
         (["ladder", evaluated, "--ref", "vanilla"], "unrecognized arguments"),
@@ -315,9 +323,8 @@ def test_a_run_made_twice_is_read_once_and_another_seed_is_a_replicate(
     out, err = capsys.readouterr()
     payload = json.loads(out)
     assert "left out, the same run and result as one before: vanilla d6 (version_5)" in err
-    assert len(payload["floor"]["observed"]) == 6
-    assert "replicates at equal inputs" in payload["floor"]["warnings"][0]
-    assert "vanilla d6 (version_0) and vanilla d6 (version_6)" in payload["floor"]["warnings"][0]
+    assert "averaged: vanilla d6 (version_0) and 1 replicate" in err
+    assert payload["floor"]["observed"][0] == pytest.approx((1.7 + 1.6 + 3.31) / 2)
 
 
 def test_replicates_do_not_make_up_for_rungs(tmp_path: Path) -> None:
@@ -325,7 +332,7 @@ def test_replicates_do_not_make_up_for_rungs(tmp_path: Path) -> None:
     table.write_text(
         "family,depth,training_flops,final_val_loss\nvanilla,8,1e18,3.3\nvanilla,8,1e18,3.31\nvanilla,10,1e19,3.0\n"
     )
-    with pytest.raises(InputError, match=r"points = 2: .* 3 parameters .* d8 \(line 2\), vanilla d8 \(line 3\)"):
+    with pytest.raises(InputError, match=r"points = 2: .* 3 parameters .* d8 \(line 2\) and 1 replicate"):
         laws_main(["ladder", str(table)])
 
 
@@ -387,3 +394,30 @@ def test_sweeps_are_told_apart_by_any_column_and_leave_zero_out(
     assert [sweep["optimum"] for sweep in sweeps.values()] == pytest.approx([0.1, 0.2], rel=0.1)
     assert list(sweeps) == ["depth 8 passes 1", "depth 8 passes 2"]
     assert "left out, weight_decay is 0, and read in logs: loop d8 (line 2), loop d8 (line 7)" in err
+
+
+def test_forecast_gives_intervals_of_the_compute_for_a_score(
+    evaluated: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    payload, text = answer(capsys, "forecast", evaluated, "--bootstrap", "5", "--target", "0.2", "0.99")
+    found = payload["needed"]["target 0.2"]
+    low, high = found["interval"]["vanilla"]
+    assert low <= found["compute"]["vanilla"] * 1.01  # noise-free: the interval is a point, but for the grid
+    assert high >= found["compute"]["vanilla"] * 0.99
+    assert payload["needed"]["target 0.99"]["interval"]["vanilla"] == [None, None]
+    assert f"[{low:.3g}, {high:.3g}]" in text
+    ratio = next(line for line in text.splitlines() if line.startswith("GPT-3 175B"))
+    assert ratio.endswith("*")  # of two computes beyond the ladders
+
+
+def test_only_what_a_run_lacks_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    table = tmp_path / "t.csv"
+    table.write_text(
+        "arm,depth,compute_flops,val_loss\n" + "".join(f"vanilla,{d},{d}e18,{5 - d / 8}\n" for d in (6, 8, 10, 12))
+        + "vanilla,14,2e19,\n"
+    )  # fmt: skip
+    assert laws_main(["ladder", str(table), "--where", "arm=vanilla", "--loss", "val_loss"]) == 0
+    assert "left out, without final_val_loss: vanilla d14 (line 6)" in capsys.readouterr().err
+    (tmp_path / "result.json").write_text('{"family": "vanilla", "training_flops": "1e18", "final_val_loss": 3.0}')
+    with pytest.raises(InputError, match=r"training_flops in vanilla .* = '1e18': must be a number"):
+        laws_main(["ladder", str(tmp_path / "result.json")])

@@ -107,3 +107,29 @@ def test_refusals() -> None:
         fit_forecast({"a": full, "b": partial})
     with pytest.raises(InputError, match="series = 'c'"):
         fit_forecast({"a": full}).score("c", 1e20)
+
+
+def test_interval_of_the_compute_for_a_score() -> None:
+    """The ends are where the interval of the score meets the target; an end that no draw reaches is infinite."""
+    fitted = fit_forecast({"vanilla": series(noise=0.003)}, bootstrap=60)
+    low, high = fitted.compute_interval("vanilla", 0.4)
+    needed = fitted.compute_for("vanilla", 0.4)
+    assert needed is not None
+    assert low < needed < high
+    # Ends are ranks of 60 draws, and quantiles of the score are interpolated between two.
+    assert float(fitted.interval("vanilla", low)[1]) == pytest.approx(0.4, abs=2e-3)
+    assert float(fitted.interval("vanilla", high)[0]) == pytest.approx(0.4, abs=2e-3)
+    assert fitted.compute_interval("vanilla", 0.999)[1] == np.inf
+    assert not fit_forecast({"vanilla": series()}).drawn
+
+
+def test_a_forecast_far_below_the_data_is_zero() -> None:
+    fitted = fit_forecast({"vanilla": series()})
+    with np.errstate(over="raise"):
+        assert float(fitted.score("vanilla", 1e-10)) == pytest.approx(0, abs=1e-9)
+
+
+def test_a_file_that_holds_no_pipeline_is_named(tmp_path: Path) -> None:
+    (tmp_path / "f.json").write_text("{}")
+    with pytest.raises(InputError, match=r"f\.json': holds no such fit"):
+        CoreForecast.load(tmp_path / "f.json")

@@ -99,3 +99,22 @@ def test_laws_give_multipliers_anywhere_and_say_when_extrapolated() -> None:
     other = fit_above_floor(power_rows(compute, 1.7 + 1.6 * (compute / 1e18) ** -0.11), 1.6)
     with pytest.raises(InputError, match="must be the reference's floor"):
         law_multipliers(base, other, [1e19])
+
+
+def test_what_is_no_ladder_is_refused() -> None:
+    compute = np.geomspace(1e18, 1e20, 4)
+    loss = np.array([3.0, 2.8, 2.7, 2.6])
+    holed = np.array([3.0, np.nan, 2.7, 2.6])
+    for reference, ladder, message in (
+        ((compute, holed), (compute, loss), "score = nan in row 2: must be finite"),
+        ((compute, loss), (compute, holed), "score = nan in row 2: must be finite"),
+        ((compute, loss), (-compute, loss), "compute = -1e.18 in row 1, row 2, row 3, row 4: must be above 0"),
+        ((compute, loss), (compute, loss[:3]), "must equal the 3 observations"),
+    ):
+        with pytest.raises(InputError, match=message):
+            multipliers(reference, ladder)
+    with pytest.raises(InputError, match="target = nan"):
+        compute_at(compute, loss, float("nan"))
+    fit = fit_above_floor(power_rows(compute, loss), 1.7)
+    with pytest.raises(InputError, match=r"compute = \[0.0\]: must be finite and above 0"):
+        law_multipliers(fit, fit, [0.0, 1e19])

@@ -241,3 +241,59 @@ def test_the_smallest_huber_scale_is_a_millionth_of_the_median_loss() -> None:
     compute = np.geomspace(1e18, 1e20, 5)
     losses = 1.7 + 1.5 * (compute / 1e18) ** -0.11  # noise-free: the residuals are rounding
     assert fit_power(power_rows(compute, losses)).huber_scale == pytest.approx(1e-6 * np.median(losses))
+
+
+def test_without_freedom_there_is_no_error_and_no_interval() -> None:
+    """Three rungs fix the floor and tell nothing of its error, so no family above it has one; two rungs fix a line."""
+    compute, loss = ladder(noise=1e-3)
+    three = power_rows(compute[:3], loss[:3])
+    fits = fit_ladders({"vanilla": three, "long": power_rows(compute, loss - 0.01)}, bootstrap=5)
+    for fit in (fits.floor, *fits.families.values()):
+        assert all(entry.standard_error is None and entry.interval is None for entry in fit.parameters)
+        assert any("no standard error and no interval" in warning for warning in fit.warnings)
+        assert not fit.draws
+    assert exponent_gain(fits.families["long"], fits.families["vanilla"])[1] is None
+    fits = fit_ladders({"vanilla": power_rows(compute, loss), "short": power_rows(compute[:2], loss[:2])}, bootstrap=5)
+    assert fits.families["vanilla"].parameter("gamma").interval is not None
+    assert fits.families["short"].parameter("gamma").interval is None
+    assert against_forecast(fits.families["short"], 1e21, 2.5)["interval"] is None
+
+
+def test_an_outlier_is_named_and_noise_is_not() -> None:
+    compute = np.geomspace(3e17, 1e20, 7)
+    loss = 1.7 + 1.6 * (compute / 1e18) ** -0.11
+    flagged = 0
+    for seed in range(40):
+        noisy = loss * (1 + 1e-3 * np.random.default_rng(seed).standard_normal(7))
+        flagged += any("outliers" in warning for warning in fit_power(power_rows(compute, noisy)).warnings)
+        noisy[3] *= 1.1
+        (warning,) = fit_power(power_rows(compute, noisy)).warnings
+        assert warning == "outliers, which the other points do not explain: row 4"
+    assert flagged <= 3  # one in a hundred by design; four of forty would be rarer than one in a thousand
+    assert not fit_power(power_rows(compute, loss)).warnings
+
+
+def test_published_ladders_have_no_outlier(fits: LadderFits) -> None:
+    assert not any(fit.warnings for fit in (fits.floor, *fits.families.values()))
+
+
+def test_arguments_that_make_no_sense() -> None:
+    rows = power_rows(*ladder())
+    for settings, message in (
+        ({"c0": -1}, "c0 = -1: must be a finite number above 0"),
+        ({"bootstrap": -3}, "bootstrap = -3: must be at least 0"),
+        ({"bootstrap": 3, "seed": -3}, "seed = -3: must be at least 0"),
+    ):
+        with pytest.raises(InputError, match=message):
+            fit_power(rows, **settings)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="loss = 'none': there are no observations"):
+        power_rows([], [])
+
+
+@pytest.mark.parametrize("content", ["", "{}", "[]", '{"law": "power"}', "E,1.7", '{"law": "power", "parameters": 3}'])
+def test_a_file_that_holds_no_fit_is_named(tmp_path: Path, content: str) -> None:
+    (tmp_path / "fit.json").write_text(content)
+    with pytest.raises(InputError, match=r"path = '.*fit\.json': holds no such fit"):
+        Fit.load(tmp_path / "fit.json")
+    with pytest.raises(InputError, match=r"none\.json': there is no such file"):
+        Fit.load(tmp_path / "none.json")

@@ -6,7 +6,15 @@ import numpy as np
 import pytest
 
 from looplit.errors import InputError
-from looplit.scaling.laws.curves import fit_line, fit_parabola, fit_proportion, is_significant, optimum
+from looplit.scaling.laws.curves import (
+    best_measured,
+    fit_line,
+    fit_parabola,
+    fit_proportion,
+    is_curved,
+    is_significant,
+    optimum,
+)
 from looplit.scaling.laws.fit import Fit
 from looplit.scaling.laws.rows import check_rows
 from looplit.scaling.laws.stages import (
@@ -161,3 +169,25 @@ def test_optima_that_agree_are_no_repeats() -> None:
     law = affine_growth([5.0, 5.0, 7.0], [4.6, 4.6, 6.4])
     assert law["b"] == pytest.approx(0.9)
     assert drift([1e8, 1e8, 2e8], [6.0, 6.0, 3.0])["b"] == pytest.approx(-1)
+
+
+def test_curvature_beyond_noise() -> None:
+    x = np.geomspace(1, 16, 5)
+    noise = 1e-3 * np.random.default_rng(0).standard_normal((200, 5))
+    kept = [is_curved(fit_parabola(sweep_rows(x, 3 * np.exp(each)))) for each in noise]
+    # One in twenty by design: 10 of 200, with a standard deviation of 3.
+    assert 1 <= sum(kept) <= 20
+    assert all(is_curved(fit_parabola(sweep_rows(x, bowl(x, 4) * np.exp(each)))) for each in noise[:50])
+    assert is_curved(fit_parabola(sweep_rows(x[:3], bowl(x[:3], 2))))  # three points leave nothing to judge by
+
+
+def test_the_best_measured_value_is_that_of_the_best_mean() -> None:
+    fit = fit_parabola(sweep_rows([1, 2, 2, 3, 4], [3.2, 3.0, 3.4, 3.1, 3.3]))
+    assert best_measured(fit) == 3
+
+
+def test_curves_in_logs_refuse_what_has_none() -> None:
+    with pytest.raises(InputError, match="x = -1.0 in row 1, row 2: must be above 0 to be read in logs"):
+        fit_parabola(check_rows({"x": [-1.0, 0, 1]}, [1.0, 2, 3]))
+    with pytest.raises(InputError, match="y = 0.0 in row 2: must be above 0 to be read in logs"):
+        fit_line(check_rows({"x": [1.0, 2]}, [1.0, 0]), "raw", "log")

@@ -5,16 +5,32 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from looplit.arguments import natural
+from looplit.arguments import natural, require_file_name
 from looplit.errors import InputError, require
 from looplit.scaling.laws.fit import LAWS, Fit
-from looplit.scaling.laws.results import Result, grouped, having, read_results, without_repeats
+from looplit.scaling.laws.replicates import averaged
+from looplit.scaling.laws.results import (
+    CIRCUMSTANCES,
+    SETTINGS,
+    SIZE,
+    Result,
+    checked,
+    grouped,
+    having,
+    read_results,
+    resolved,
+    without_repeats,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+
+SUFFIXES = (".svg", ".png", ".pdf")
+"""Of figures."""
 
 T = TypeVar("T")
 
@@ -38,7 +54,9 @@ def common_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("runs", help="CSV table, or folder of runs that holds their result.json files")
     parser.add_argument("--where", nargs="+", default=[], metavar="COLUMN=VALUE[,VALUE]",
                         help="read only such runs: family=vanilla,loop_grow corpus=fineweb, for example")  # fmt: skip
-    parser.add_argument("--loss", default="final_val_loss", help="column of the loss (default: final_val_loss)")
+    parser.add_argument(
+        "--loss", type=resolved, default="final_val_loss", help="column of the loss (default: final_val_loss)"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON in place of the table")
     parser.add_argument("--plot", metavar="FILE", help="also draw the figure: .svg, .png or .pdf")
 
@@ -53,6 +71,7 @@ def chosen_runs(args: argparse.Namespace, *keys: str) -> list[Result]:
     note_left_out([run.name for run in repeats], "the same run and result as one before")
     for condition in args.where:
         name, equals, wanted = condition.partition("=")
+        name = resolved(name)
         known = sorted({key for run in runs for key in (*run.labels, *run.values) if ":" not in key})
         require(bool(equals) and name in known, "where", condition,
                 f"must be COLUMN=VALUE with one of the columns {', '.join(known)}")  # fmt: skip
@@ -60,9 +79,35 @@ def chosen_runs(args: argparse.Namespace, *keys: str) -> list[Result]:
         for value in wanted.split(","):
             require(value in groups, "where", condition, f"no run has {name} {value}; there are {', '.join(groups)}")
         runs = [run for run in runs if any(run in groups[value] for value in wanted.split(","))]
+    require_score("loss", args.loss)
+    having(runs, args.loss, argument="loss")
+    for run in runs:
+        for key in keys:
+            require(key not in run.labels, f"{key} in {run.name}", run.labels.get(key), "must be a number")
     kept = having(runs, *keys)
-    note_left_out([run.name for run in runs if run not in kept], f"without {' and '.join(keys)}")
-    return kept
+    for key in keys:
+        note_left_out([run.name for run in runs if key not in run.values], f"without {key}")
+    checked([run for run in kept if "depth" in run.values], "depth")
+    return list(checked(kept, *keys))
+
+
+def rungs(runs: Sequence[Result]) -> list[Result]:
+    """A family's runs as the points of its ladder, replicates averaged; says on stderr which were.
+
+    Raises:
+        InputError: A setting varies at one size, so that the runs are no ladder.
+    """
+    points = averaged(runs)
+    means = [point.name for point in points if point not in runs]
+    if means:
+        print(f"averaged: {'; '.join(means)}", file=sys.stderr)
+    return points
+
+
+def require_score(argument: str, key: str) -> None:
+    """Refuses a column that is chosen or happens to be, where one that was measured on the model is asked for."""
+    chosen = key in SIZE + SETTINGS + CIRCUMSTANCES
+    require(not chosen, argument, key, "no loss or score; name one, as final_val_loss, core_metric or loss:copa")
 
 
 def attempted(name: str, fit: Callable[[], T], not_identified: dict[str, str]) -> T | None:
@@ -86,7 +131,18 @@ def note_left_out(names: Sequence[str], why: str) -> None:
 def bootstrap_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of subcommands whose fits can be bootstrapped."""
     parser.add_argument("--bootstrap", type=natural, default=0, metavar="N", help="resamples behind 90%% intervals")
-    parser.add_argument("--seed", type=int, default=0, help="seed of the resampling (default: 0)")
+    parser.add_argument("--seed", type=natural, default=0, help="seed of the resampling (default: 0)")
+
+
+def require_plot(path: str) -> None:
+    """Refuses a figure that cannot be written, before what it is to show is computed.
+
+    Raises:
+        InputError: The suffix is none of a figure's, or there is no such folder.
+    """
+    require(Path(path).suffix in SUFFIXES, "plot", path, f"must end in {', '.join(SUFFIXES)}")
+    require_file_name("plot", path)
+    require(Path(path).parent.is_dir(), "plot", path, f"there is no folder {Path(path).parent}")
 
 
 def table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -14,13 +14,14 @@ from looplit.scaling.laws.answers.base import (
     chosen_runs,
     common_arguments,
     described,
+    rungs,
     shown,
     shown_interval,
     table,
 )
 from looplit.scaling.laws.fit import LEVEL
 from looplit.scaling.laws.forecast import GPT3_CORE, CoreForecast, fit_forecast, task_points
-from looplit.scaling.laws.results import Result, grouped, split_held_out, unit_of
+from looplit.scaling.laws.results import Result, grouped, resolved, split_held_out, unit_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -29,7 +30,9 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `laws forecast`."""
     common_arguments(parser)
-    parser.add_argument("--series", default="family", help="column that tells the series apart: family, corpus …")
+    parser.add_argument(
+        "--series", type=resolved, default="family", help="column that tells the series apart: family, corpus …"
+    )
     parser.add_argument("--at", type=quantity, nargs="+", default=[], metavar="C", help="forecast CORE at these FLOPs")
     parser.add_argument("--target", type=quantity, nargs="+", default=[], metavar="CORE",
                         help="compute that these scores need, beside those of GPT-3")  # fmt: skip
@@ -42,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def answer(args: argparse.Namespace) -> Answer:
     """The pipeline fitted on all evaluated runs, and what it forecasts."""
     runs, kept_out = split_held_out(chosen_runs(args, "training_flops", "core_metric"), args.held_out)
-    points = {name: task_points(members) for name, members in grouped(runs, args.series).items()}
+    points = {name: task_points(rungs(members)) for name, members in grouped(runs, args.series).items()}
     fitted = fit_forecast(points, args.tasks, bootstrap=args.bootstrap, seed=args.seed, progress=True)
     scores = GPT3_CORE | {f"target {score:g}": score for score in args.target}
     held = [_against(fitted, run, args.series) for run in kept_out]
@@ -56,6 +59,7 @@ def answer(args: argparse.Namespace) -> Answer:
         "at": [_at(fitted, name, spend) for spend in args.at for name in points],
         "needed": {
             name: {"core": scores[name], "compute": needed}
+            | {"interval": {one: _needed_interval(fitted, one, scores[name]) for one in needed}}
             | {"extrapolated": {one: _beyond(fitted, one, spend) for one, spend in needed.items() if spend}}
             for name, needed in fitted.crossings(scores).items()
         },
@@ -71,7 +75,14 @@ def answer(args: argparse.Namespace) -> Answer:
 
 
 def _interval(fitted: CoreForecast, series: str, compute: float) -> list[float] | None:
-    return [float(end) for end in fitted.interval(series, compute)] if fitted.conversion.draws else None
+    return [float(end) for end in fitted.interval(series, compute)] if fitted.drawn else None
+
+
+def _needed_interval(fitted: CoreForecast, series: str, score: float) -> list[float | None] | None:
+    """Interval of the compute for a score, an end that lies nowhere as None."""
+    if not fitted.drawn:
+        return None
+    return [end if 0 < end < float("inf") else None for end in fitted.compute_interval(series, score)]
 
 
 def _beyond(fitted: CoreForecast, series: str, compute: float) -> bool:
@@ -119,7 +130,8 @@ def _text(payload: Mapping[str, Any], fitted: CoreForecast) -> str:
         described(fitted.conversion),
         *_warned(payload["fits"]),
         "",
-        "Training FLOPs that a CORE score needs (* outside the measured ladder, – where the forecast never reaches it)",
+        "Training FLOPs that a CORE score needs (* outside the measured ladder, – where the forecast never reaches it; "
+        f"in brackets {payload['bootstrap']['level']:.0%} intervals, with --bootstrap)",
         _needed_table(payload["needed"], series),
     ]
     if payload["at"]:
@@ -145,14 +157,22 @@ def _warned(fits: Mapping[str, Any]) -> list[str]:
     return [f"warning: {name}: {'; '.join(fit['warnings'])}" for name, fit in named if fit["warnings"]]
 
 
+def _ends(interval: Sequence[float | None]) -> str:
+    return f"[{', '.join(shown(end, '.3g') for end in interval)}]"
+
+
 def _needed_table(needed: Mapping[str, Any], series: Sequence[str]) -> str:
     headers = ["score", "CORE", *series, *(f"{series[0]} / {other}" for other in series[1:])]
     rows = []
     for name, entry in needed.items():
         spends = [entry["compute"][one] for one in series]
-        ratios = [spends[0] / spend if spends[0] and spend else None for spend in spends[1:]]
         stars = ["*" * entry["extrapolated"].get(one, False) for one in series]
-        rows.append([name, f"{entry['core']:.3f}",
-                     *(shown(spend, ".3g") + star for spend, star in zip(spends, stars, strict=True)),
-                     *(shown(ratio, ".3g") for ratio in ratios)])  # fmt: skip
+        cells = [shown(spend, ".3g") + star for spend, star in zip(spends, stars, strict=True)]
+        if any(entry["interval"].values()):
+            cells = [f"{cell} {_ends(entry['interval'][one])}" for cell, one in zip(cells, series, strict=True)]
+        ratios = [
+            shown(spends[0] / spend, ".3g") + (stars[0] or star) if spends[0] and spend else shown(None)
+            for spend, star in zip(spends[1:], stars[1:], strict=True)
+        ]
+        rows.append([name, f"{entry['core']:.3f}", *cells, *ratios])
     return table(headers, rows)

@@ -16,6 +16,8 @@ from looplit.scaling.laws.answers.base import (
     common_arguments,
     described,
     note_left_out,
+    require_score,
+    rungs,
     shown,
     shown_interval,
     table,
@@ -30,7 +32,17 @@ from looplit.scaling.laws.power import (
     fit_power,
     power_rows,
 )
-from looplit.scaling.laws.results import RISING, UNITS, Result, column, grouped, split_held_out, unit_of
+from looplit.scaling.laws.results import (
+    UNITS,
+    Result,
+    checked,
+    column,
+    grouped,
+    is_rising,
+    resolved,
+    split_held_out,
+    unit_of,
+)
 from looplit.scaling.laws.rows import Rows
 
 if TYPE_CHECKING:
@@ -47,7 +59,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--against", choices=["training_flops", "train_seconds"], default="training_flops",
                         help="what compute is; with seconds the floor still comes from the FLOPs fit")  # fmt: skip
     parser.add_argument("--c0", type=quantity, help="C0 (default: 1.0265e18 FLOPs, or one hour)")
-    parser.add_argument("--score", help="match multipliers at this column, core_metric for example, not at the loss")
+    parser.add_argument(
+        "--score", type=resolved, help="match multipliers at this column, core_metric for example, not at the loss"
+    )
     parser.add_argument("--interpolation", choices=list(INTERPOLATIONS), default="loss",
                         help="of multipliers: the score, or its logarithm, against log compute")  # fmt: skip
     parser.add_argument("--at", type=quantity, nargs="+", default=[], metavar="C",
@@ -61,7 +75,7 @@ def answer(args: argparse.Namespace) -> Answer:
     """Fits and multipliers of every family among the runs."""
     every = chosen_runs(args, args.against, args.loss)
     runs, kept_out = split_held_out(every, args.held_out)
-    families = grouped(runs)
+    families = {name: rungs(members) for name, members in grouped(runs).items()}
     short = [name for name, members in families.items() if len(set(column(members, args.against))) < 2]
     note_left_out(short, "fewer than two rungs")
     families = {name: members for name, members in families.items() if name not in short}
@@ -69,6 +83,7 @@ def answer(args: argparse.Namespace) -> Answer:
     require(args.reference in families, "reference", args.reference, f"must be one of {', '.join(families)}")
     fits = _fits(args, families)
     score = args.score or args.loss
+    require_score("score", score)
     saved = measured_multipliers(families, args.reference, args.against, score, args.interpolation)
     by_law = {name: law_multipliers(fits.families[args.reference], fit, args.at) for name, fit in fits.families.items()}
     held = [
@@ -120,14 +135,17 @@ def measured_multipliers(
         families: Runs by family.
         reference: The family compared with.
         against: Column of compute.
-        score: Column to match; those of `RISING` are better when higher.
+        score: Column to match; the higher the better for those of `RISING`.
         interpolation: As in `compute_at`.
     """
-    usable = {name: [run for run in runs if {against, score} <= run.values.keys()] for name, runs in families.items()}
+    usable = {
+        name: checked([run for run in runs if {against, score} <= run.values.keys()], against, score)
+        for name, runs in families.items()
+    }
     ladders = {name: (column(runs, against), column(runs, score)) for name, runs in usable.items() if runs}
     scored = sorted({key for run in families[reference] for key in run.values})
     require(reference in ladders, "score", score, f"no run of {reference} has it; there are {', '.join(scored)}")
-    falling = score not in RISING
+    falling = not is_rising(score)
     return {name: multipliers(ladders[reference], ladder, interpolation, falling) for name, ladder in ladders.items()}
 
 

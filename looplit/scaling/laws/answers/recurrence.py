@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from looplit.arguments import quantity
 from looplit.errors import require
 from looplit.scaling.laws.answers.base import Answer, attempted, chosen_runs, common_arguments, method, shown, table
-from looplit.scaling.laws.curves import optimum
+from looplit.scaling.laws.curves import best_measured, optimum
 from looplit.scaling.laws.fit import Fit
 from looplit.scaling.laws.matched import (
     STRATEGIES,
@@ -18,16 +18,19 @@ from looplit.scaling.laws.matched import (
     Curve,
     Cut,
     at_tuned_weight_decay,
+    average_cells,
     ladders_by_passes,
     marginal_gains,
     matched_cut,
     shared_budgets,
     strategies,
     strategy_multiplier,
+    tuned_weight_decay,
     weight_decay_optima,
 )
 from looplit.scaling.laws.multiplier import INTERPOLATIONS, compute_at
-from looplit.scaling.laws.results import unit_of
+from looplit.scaling.laws.replicates import replicates
+from looplit.scaling.laws.results import Result, unit_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -45,12 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def answer(args: argparse.Namespace) -> Answer:
     """Cuts, marginal gains, strategies and weight-decay optima from a grid of runs."""
-    keys = ("depth", "passes", "weight_decay", "training_flops")
-    cells = [
-        Cell(int(run.values["depth"]), int(run.values["passes"]), run.values["weight_decay"],
-             run.values["training_flops"], run.values[args.loss])
-        for run in chosen_runs(args, *keys, args.loss)
-    ]  # fmt: skip
+    cells = _cells(args)
     decays = [cell.weight_decay for cell in cells]
     fixed = (
         max(sorted(set(decays)), key=lambda decay: (decays.count(decay), decay == 0.8))
@@ -74,7 +72,12 @@ def answer(args: argparse.Namespace) -> Answer:
     payload = {
         "loss": {"column": args.loss, "unit": unit},
         "compute": {"column": "training_flops", "unit": unit_of("training_flops")},
-        "held": {"weight_decay": fixed, "unit": unit_of("weight_decay")},
+        "held": {"weight_decay": fixed, "unit": unit_of("weight_decay"), "in": ["cuts", "marginal_gain"]},
+        "held_tuned": {
+            "weight_decay": {str(depth): decay for depth, decay in tuned_weight_decay(cells).items()},
+            "unit": f"{unit_of('weight_decay')}, by depth",
+            "in": ["cuts_at_tuned_weight_decay"],
+        },
         "interpolation": "log loss against log compute, within the measurements",
         "cuts": [_cut(cut) for cut in cuts],
         "cuts_at_tuned_weight_decay": [_cut(cut) for cut in tuned_cuts],
@@ -95,6 +98,40 @@ def answer(args: argparse.Namespace) -> Answer:
         return recurrence_figure(cuts, gains, curves, decay_fits, unit)
 
     return Answer(payload, _text(payload), draw)
+
+
+GRID = ("depth", "passes", "weight_decay")
+"""Columns that tell the cells of a grid apart."""
+
+ONE_PASS = {"operator": ("loop", "untied"), "vanilla": ("tied_vanilla", "untied_vanilla")}
+"""Family of one pass, its K left out → the series whose K = 1 it is."""
+
+
+def _cells(args: argparse.Namespace) -> list[Cell]:
+    """The grid of one series, replicates averaged.
+
+    Raises:
+        InputError: The runs are of several series, or a setting beside those of the grid varies.
+    """
+    runs = chosen_runs(args, *GRID, "training_flops", args.loss)
+    _require_one_series(runs)
+    replicates(runs, GRID)
+    return average_cells(
+        Cell(int(run.values["depth"]), int(run.values["passes"]), run.values["weight_decay"],
+             run.values["training_flops"], run.values[args.loss])
+        for run in runs
+    )  # fmt: skip
+
+
+def _require_one_series(runs: Sequence[Result]) -> None:
+    """Families that differ only in K, as operator_1, loop_2 and loop_3, are one series; others are not to be mixed."""
+    names = {run.family: run.family.removesuffix(f"_{run.values['passes']:g}") for run in runs}
+    series = set(names.values())
+    for once, looped in ONE_PASS.items():
+        if once in series and len(series & set(looped)) == 1:
+            series.discard(once)
+    rule = "are not one series that differs only in K; choose with --where family="
+    require(len(series) == 1, "families", ", ".join(names), f"{rule}{next(iter(names))}, for example")
 
 
 def _cuts(cells: Sequence[Cell], budgets: Sequence[float] | None, unit: str, missing: dict[str, str]) -> list[Cut]:
@@ -137,14 +174,13 @@ def _compared(curves: Mapping[str, Curve], at: float | None) -> list[dict[str, A
 
 def _decay(depth: int, passes: int, fit: Fit) -> dict[str, Any]:
     found = optimum(fit)
-    best = fit.columns["x"][fit.observed.index(min(fit.observed))]
     return {
         "depth": depth,
         "passes": passes,
         "optimum": found.value if found else None,
         "standard_error": found.standard_error if found else None,
         "bracketed": found is not None,
-        "best_measured": best,
+        "best_measured": best_measured(fit),
         "fit": fit.to_dict(draws=False),
     }
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from looplit.scaling.laws.answers.base import Answer, chosen_runs, common_arguments, described, table
+from looplit.scaling.laws.answers.base import Answer, chosen_runs, common_arguments, described, require_score, table
 from looplit.scaling.laws.residuals import RANGES, pooled_residuals, task_categories, task_residuals
-from looplit.scaling.laws.results import RISING, unit_of
+from looplit.scaling.laws.results import is_rising, resolved, unit_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -16,13 +16,16 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `laws residuals`."""
     common_arguments(parser)
-    parser.add_argument("--score", default="core_loss", help="pooled downstream loss (default: core_loss)")
+    parser.add_argument(
+        "--score", type=resolved, default="core_loss", help="pooled downstream loss (default: core_loss)"
+    )
     parser.add_argument("--reference", default="vanilla", help="family whose line is the yardstick of each task")
     parser.add_argument("--categories", metavar="FILE", help="eval_meta_data.csv of the bundle, to group tasks")
 
 
 def answer(args: argparse.Namespace) -> Answer:
     """Pooled and per-task residuals."""
+    require_score("score", args.score)
     runs = chosen_runs(args, args.loss, args.score)
     pooled = pooled_residuals(runs, args.loss, args.score)
     categories = task_categories(args.categories) if args.categories else None
@@ -46,7 +49,7 @@ def answer(args: argparse.Namespace) -> Answer:
     families = list(pooled.by_family)
     parts = [
         f"{args.score} less what one line through all runs tells from {args.loss} "
-        f"({'positive' if args.score in RISING else 'negative'} is better)",
+        f"({'positive' if is_rising(args.score) else 'negative'} is better)",
         described(pooled.line),
         table(
             ["family", f"mean residual, {unit_of(args.score)}"],

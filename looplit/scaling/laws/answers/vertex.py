@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
@@ -22,22 +21,20 @@ from looplit.scaling.laws.answers.base import (
     shown,
     table,
 )
-from looplit.scaling.laws.curves import fit_parabola, optimum
+from looplit.scaling.laws.curves import best_measured, fit_parabola, is_curved, optimum
 from looplit.scaling.laws.fit import Fit
-from looplit.scaling.laws.results import Result, column, grouped, having, unit_of
+from looplit.scaling.laws.replicates import budgets, replicates
+from looplit.scaling.laws.results import Result, column, grouped, having, resolved, unit_of
 from looplit.scaling.laws.stages import affine_growth, drift, growth_allocation, sensitivity, sweep_rows
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-SAME_BUDGET = 0.02
-"""Runs belong to one budget where their compute differs by at most this from the next (steps are whole numbers)."""
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `laws vertex`."""
     common_arguments(parser)
-    parser.add_argument("--x", default="tokens_per_parameter",
+    parser.add_argument("--x", type=resolved, default="tokens_per_parameter",
                         help="swept column: tokens_per_parameter (default), growth_fraction, passes …")  # fmt: skip
     parser.add_argument("--group", nargs="+", metavar="COLUMN",
                         help="what tells sweeps of one family apart: budget (equal training FLOPs) or any column "
@@ -48,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def answer(args: argparse.Namespace) -> Answer:
     """Vertices of every family's sweeps."""
-    runs = having([_derived(run, args) for run in chosen_runs(args, args.loss)], args.x)
+    runs = having([_derived(run, args) for run in chosen_runs(args, args.loss)], args.x, argument="x")
     presets = {"tokens_per_parameter": ["budget"], "growth_fraction": ["depth", "budget"]}
     group = args.group or presets.get(args.x, ["depth"])
     space = "raw" if args.x == "growth_fraction" else "log"
@@ -60,6 +57,9 @@ def answer(args: argparse.Namespace) -> Answer:
         sweeps = _sweeps(members, group)
         short = [name for name, inside in sweeps.items() if len(set(column(inside, args.x))) < 3]
         note_left_out([f"{family} at {name}" for name in short], f"fewer than three values of {args.x}")
+        for name, inside in sweeps.items():
+            if name not in short:
+                replicates(inside, (args.x,))
         fitted = {name: _sweep(inside, args, space) for name, inside in sweeps.items() if name not in short}
         families |= {family: fitted} if fitted else {}
     require(bool(families), "runs", args.runs, f"no sweep has three values of {args.x}")
@@ -115,17 +115,6 @@ def _sweeps(runs: Sequence[Result], group: Sequence[str]) -> dict[str, list[Resu
     return sweeps
 
 
-def budgets(runs: Sequence[Result]) -> dict[str, list[Result]]:
-    """Runs of equal training compute, up to whole steps, under the geometric mean of the compute, lowest first."""
-    ordered = sorted(having(runs, "training_flops"), key=lambda run: run.values["training_flops"])
-    spends = column(ordered, "training_flops")
-    for run, spend in zip(ordered, spends, strict=True):
-        require(0 < spend < np.inf, "training_flops", spend, f"must be a finite number above 0 ({run.name})")
-    logs = np.log(spends)
-    starts = [0, *(np.flatnonzero(np.diff(logs) > SAME_BUDGET) + 1).tolist(), len(ordered)]
-    return {f"{np.exp(logs[start:end].mean()):.3g}": ordered[start:end] for start, end in itertools.pairwise(starts)}
-
-
 def _x_unit(args: argparse.Namespace) -> str:
     """Unit of the swept values, of which some are multiples of a recipe's value."""
     return f"multiple of {args.x} = {args.center:g}" if args.center else unit_of(args.x)
@@ -141,14 +130,15 @@ def _family(sweeps: Mapping[str, _Sweep], group: Sequence[str], args: argparse.N
     optima: dict[str, float] = {}
     for name, sweep in sweeps.items():
         found = optimum(sweep.fit)
-        if found:
+        clear = found is not None and is_curved(sweep.fit)
+        if found and clear:
             optima[name] = found.value
-        best = int(np.argmin(sweep.fit.observed))
         entries[name] = {
             "optimum": None if found is None else found.value,
             "standard_error": None if found is None else found.standard_error,
             "bracketed": found is not None,
-            "best_measured": sweep.fit.columns["x"][best],
+            "clear": clear,
+            "best_measured": best_measured(sweep.fit),
             "fit": sweep.fit.to_dict(draws=False),
         }
     answered: dict[str, Any] = {"sweeps": entries, "mean": float(np.mean(list(optima.values()))) if optima else None}
@@ -208,7 +198,8 @@ def _text(payload: Mapping[str, Any], fits: Mapping[str, Fit]) -> str:
     rows, notes, lines = [], [], []
     for family, entry in payload["families"].items():
         for name, sweep in entry["sweeps"].items():
-            rows.append([f"{family}, {name}", str(len(sweep["fit"]["observed"])), shown(sweep["optimum"]),
+            rows.append([f"{family}, {name}", str(len(sweep["fit"]["observed"])),
+                         shown(sweep["optimum"]) + "?" * (sweep["bracketed"] and not sweep["clear"]),
                          shown(sweep["standard_error"], ".2g"), shown(sweep["best_measured"]),
                          shown(sweep["fit"]["fixed"]["x0"])])  # fmt: skip
             notes += [f"{family}, {name}: {warning}" for warning in sweep["fit"]["warnings"]]
@@ -216,7 +207,8 @@ def _text(payload: Mapping[str, Any], fits: Mapping[str, Fit]) -> str:
     space = "log " if x["space"] == "log" else ""
     first, fit = next(iter(fits.items()))
     return "\n".join([
-        f"Optimum of {x['column']} ({x['unit']}; – where the data do not bracket one), log {loss['column']} against "
+        f"Optimum of {x['column']} ({x['unit']}; – where the data do not bracket one, ? where noise alone "
+        f"could have made it: left out of mean and drift), log {loss['column']} against "
         f"{space}{x['column']}; each sweep by itself, x0 its mean {space}x, {first} for example:",
         method(fit),
         table(["sweep", "runs", "optimum", "±", "best measured", "held x0"], rows),
