@@ -21,7 +21,6 @@ from looplit.scaling.loops.fit import loop_rows
 from looplit.scaling.loops.law import NREC, PUBLISHED, LoopLaw, training_compute
 from looplit.scaling.loops.optimum import NO_LOOPING, Setting, tokens_for
 
-
 SAME_SIZE = 0.1
 """Share of N by which runs may differ that are compared at equal size."""
 
