@@ -193,3 +193,37 @@ def runs_figure(
         if comparisons:
             _draw_comparisons(figure, axes[3:], comparisons)
     return figure
+
+
+def pairs_figure(losses: Mapping[Setting, Sequence[float]], unit: str = "nats per token") -> Figure:
+    """Two settings on the same seeds: loss of each seed joined across them, and the differences of the pairs.
+
+    Large markers are means; whiskers and the band are ± one standard deviation over the seeds.
+
+    Args:
+        losses: One loss per seed, in the same order for both settings; at least two.
+        unit: Of the loss.
+    """
+    (first, of_first), (second, of_second) = losses.items()
+    pairs = np.array([of_first, of_second], float)
+    with panels(columns=2) as (figure, (left, right)):
+        left.plot((0, 1), pairs, "o-", color="0.6", linewidth=0.8, markersize=3)
+        for i, values in enumerate(pairs):
+            left.errorbar(i, values.mean(), values.std(ddof=1), fmt="o", color="black", capsize=3)
+        left.set_xticks((0, 1), [str(first), str(second)])
+        left.set_xlim(-0.5, 1.5)
+        left.set_ylabel(f"validation loss, {unit}")
+        _draw_differences(right, pairs[0] - pairs[1])
+        right.set_ylabel(f"loss of {first} minus {second}")
+    return figure
+
+
+def _draw_differences(axes: Axes, differences: np.ndarray) -> None:
+    mean, spread = differences.mean(), differences.std(ddof=1)
+    seeds = np.arange(1, len(differences) + 1)
+    axes.axhline(0, color="0.5", linestyle="--", linewidth=0.8)
+    axes.axhline(mean, color="black", linewidth=0.8)
+    axes.axhspan(mean - spread, mean + spread, color="black", alpha=0.12, linewidth=0)
+    axes.plot(seeds, differences, "o", color="black")
+    axes.set_xticks(seeds)
+    axes.set_xlabel("seed")

@@ -12,7 +12,7 @@ from looplit.scaling.loops.runs import Quartiles, compare, law_ladders
 
 pytest.importorskip("matplotlib")
 
-from looplit.plots.loops import comparison_figure, frontier_figure, runs_figure, worth_figure
+from looplit.plots.loops import comparison_figure, frontier_figure, pairs_figure, runs_figure, worth_figure
 from looplit.plots.style import save
 
 RUNWISE = {Setting(4, 4): Quartiles(2.4, 2.5, 2.6, 9), Setting(8, 2): Quartiles(2.0, 2.2, 2.3, 9)}
@@ -64,3 +64,17 @@ def test_comparisons_have_a_panel_per_size_with_a_strip() -> None:
     assert named == {str(setting) for setting, *_ in found.stretches()}
     assert len(runs_figure(PUBLISHED, 0.507, RUNWISE, comparisons).axes) == 7
     assert len(runs_figure(PUBLISHED, 0.507, {}, {}).axes) == 3
+
+
+def test_pairs_show_every_seed_and_their_differences() -> None:
+    figure = pairs_figure({Setting(8, 2): [2.5, 2.7, 2.6], Setting(4, 4): [2.4, 2.7, 2.5]}, "nats per byte")
+    losses, differences = figure.axes
+    assert [label.get_text() for label in losses.get_xticklabels()] == ["(8, 2)", "(4, 4)"]
+    assert losses.get_ylabel() == "validation loss, nats per byte"
+    joined = [tuple(line.get_ydata()) for line in losses.lines if len(line.get_xdata()) == 2]
+    assert joined[:3] == [(2.5, 2.4), (2.7, 2.7), (2.6, 2.5)]
+    (marks,) = (line for line in differences.lines if line.get_marker() == "o")
+    assert marks.get_ydata() == pytest.approx([0.1, 0.0, 0.1])
+    (band,) = differences.patches
+    spread = np.std([0.1, 0.0, 0.1], ddof=1)
+    assert (band.get_y(), band.get_height()) == pytest.approx((0.2 / 3 - spread, 2 * spread))

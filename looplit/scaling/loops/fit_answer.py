@@ -41,6 +41,7 @@ from looplit.scaling.loops.runs import (
     optimal_sizes,
     rows_of,
     runwise_g,
+    sizes_without_loops,
 )
 
 if TYPE_CHECKING:
@@ -117,7 +118,7 @@ def _single_laws(rows: Rows, hold: Mapping[str, float], units: Mapping[str, str]
 
 def _comparisons(runs: Sequence[LoopRun]) -> dict[float, Comparison]:
     """Settings at equal compute at each size that was run without loops too."""
-    ladders = {size: ladders_at(runs, size) for size in sorted({run.size for run in runs})}
+    ladders = {size: ladders_at(runs, size) for size in sizes_without_loops(runs)}
     return {size: compare(each) for size, each in ladders.items() if NO_LOOPING in each and len(each) > 1}
 
 
@@ -148,10 +149,11 @@ def _fit_text(fit: Fit, law: LoopLaw) -> list[str]:
         [entry.name, f"{entry.value:.4f}", shown(entry.standard_error, ".4f"), shown_interval(entry.interval, ".4f")]
         for entry in (*fit.parameters, *fit.derived)
     ]
+    doubt = " (if it is told at all: see the warning)" if any("not identified" in w for w in fit.warnings) else ""
     return [
         described(fit),
         table(["coefficient", "value", "±", f"{fit.level:.0%}"], rows),
-        f"q - 2p = {law.criterion:.3f}: at a free choice of T and B, {verdict(law)}",
+        f"q - 2p = {law.criterion:.3f}: at a free choice of T and B, {verdict(law)}{doubt}",
     ]
 
 

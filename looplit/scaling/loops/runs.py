@@ -21,6 +21,9 @@ from looplit.scaling.loops.fit import loop_rows
 from looplit.scaling.loops.law import NREC, PUBLISHED, LoopLaw, training_compute
 from looplit.scaling.loops.optimum import NO_LOOPING, Setting, tokens_for
 
+SAME_SIZE = 0.1
+"""Share of N by which runs may differ that are compared at equal size."""
+
 
 @dataclass(frozen=True)
 class LoopRun:
@@ -123,11 +126,23 @@ def _quartiles(values: Sequence[float]) -> Quartiles:
     return Quartiles(low, median, high, len(values))
 
 
-def ladders_at(runs: Iterable[LoopRun], size: float) -> dict[Setting, Curve]:
-    """(compute, loss) of each setting at one size; replicates averaged, a setting with one budget left out."""
+def sizes_without_loops(runs: Iterable[LoopRun]) -> list[float]:
+    """Sizes that were run without loops, rising: those at which looping can be compared with it."""
+    return sorted({run.size for run in runs if run.setting == NO_LOOPING})
+
+
+def ladders_at(runs: Iterable[LoopRun], size: float, within: float = SAME_SIZE) -> dict[Setting, Curve]:
+    """(compute, loss) of each setting at one size; replicates averaged, a setting with one budget left out.
+
+    Args:
+        runs: From `loop_runs`.
+        size: N.
+        within: Share of N by which a run's size may differ. The linear boundary is a matrix more than a model without
+            loops has: 2 % of the parameters at the study's shapes.
+    """
     points: dict[Setting, list[tuple[float, float]]] = {}
     for run in runs:
-        if run.size == size:
+        if abs(run.size - size) <= within * size:
             points.setdefault(run.setting, []).append((run.compute, run.loss))
     ladders = {setting: average_replicates(*zip(*pairs, strict=True)) for setting, pairs in sorted(points.items())}
     return {setting: curve for setting, curve in ladders.items() if len(curve[0]) > 1}
@@ -236,7 +251,7 @@ def optimal_sizes(runs: Sequence[LoopRun], budget: float, unit: str = "nats per 
     """
     table: dict[Setting, dict[float, float]] = {}
     for size in sorted({run.size for run in runs}):
-        for setting, curve in ladders_at(runs, size).items():
+        for setting, curve in ladders_at(runs, size, within=0).items():
             loss = float(read_ladder(curve, budget))
             if np.isfinite(loss):
                 table.setdefault(setting, {})[size] = loss

@@ -19,6 +19,7 @@ from looplit.scaling.loops.runs import (
     optimal_sizes,
     read_ladder,
     runwise_g,
+    sizes_without_loops,
 )
 
 MakeRuns = Callable[..., list]
@@ -92,6 +93,16 @@ def test_measured_grids_come_near_the_law(make_runs: MakeRuns) -> None:
         looped = law_ladders(size, compute, [Setting(*setting)])[setting][1]
         # Three-point slopes at the ends leave a few 1e-4 nats; the differences themselves are a hundred times larger.
         assert gain == pytest.approx(looped - plain, abs=5e-4)
+
+
+def test_a_linear_boundary_makes_no_other_size(make_runs: MakeRuns) -> None:
+    """A model without loops lacks it: 2 % fewer parameters at the study's shapes."""
+    exact = make_runs(settings=FULL)
+    runs = [replace(run, size=0.98 * run.size) if run.setting == NO_LOOPING else run for run in exact]
+    sizes = sizes_without_loops(runs)
+    assert sizes == pytest.approx([0.98 * size for size in sizes_without_loops(exact)])
+    assert list(ladders_at(runs, sizes[2])) == list(FULL)
+    assert list(ladders_at(runs, sizes[2], within=0)) == [NO_LOOPING]
 
 
 def test_ladders_are_read_between_their_points_only() -> None:
