@@ -106,7 +106,7 @@ class _Evaluation:
         from looplit.eval.core.processes import from_first, gathered
         from looplit.eval.core.record import ExampleLines
         from looplit.eval.core.summary import table
-        from looplit.eval.passes import check_passes
+        from looplit.eval.passes import awake_passes, check_passes
         from looplit.modules import load
 
         args, known = self.args, record.results
@@ -126,7 +126,7 @@ class _Evaluation:
 
         model = load(checkpoint, self.device)
         if args.passes is not None:
-            check_passes(model.backbone, [args.passes])
+            check_passes(model.backbone, [args.passes], awake_passes(model))
         vocabulary, context = model.config.vocabulary, model.config.context
         autocast = torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bf16")
         with autocast:

@@ -64,12 +64,12 @@ def passes_main(argv: list[str]) -> int:
     parser.add_argument("--passes", required=True, type=_numbers, metavar="K,K,…", help="e.g. 1,2,4,8,16")
     args = _parse(parser, argv)
 
-    from looplit.eval.passes import check_passes, loss_at_passes
+    from looplit.eval.passes import awake_passes, check_passes, loss_at_passes
 
     rows, results = [], {}
     for path in args.ckpt_path:
         model = _load(path, args)
-        check_passes(model.backbone, args.passes)
+        check_passes(model.backbone, args.passes, awake_passes(model))
         result = loss_at_passes(model.backbone, _batches(path, model, args), args.passes)
         rows.append({**_run(path, model), **result.to_dict()})
         results[model.recipe.name if len(args.ckpt_path) == 1 else str(path)] = result
