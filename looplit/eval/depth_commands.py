@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from looplit.arguments import CommandParser, count, require_checkpoints, require_file_name
+from looplit.arguments import CommandParser, count, number_from_0, require_checkpoints, require_file_name
 from looplit.errors import require
 from looplit.wording import counted
 
@@ -28,11 +28,12 @@ def lens_main(argv: list[str]) -> int:
         InputError: Wrong input, in one line.
     """
     parser = _parser("lens", "Logit lens of a checkpoint, block by block; of several, effective depth against compute.")
-    parser.add_argument("--threshold", type=float, default=2.0, help="of effective depth, nats (default %(default)s)")
+    parser.add_argument(
+        "--threshold", type=number_from_0, default=2.0, help="of effective depth, nats (default %(default)s)"
+    )
     parser.add_argument("--direction", choices=("final_decoded", "decoded_final"), default="final_decoded",
                         help="KL(final ‖ decoded), the study's, or the other (default %(default)s)")  # fmt: skip
     args = _parse(parser, argv)
-    require(args.threshold >= 0, "threshold", args.threshold, "must be at least 0")
 
     from looplit.eval.lens import lens
 
@@ -118,7 +119,7 @@ def _load(path: str, args: argparse.Namespace) -> LoopedLM:
     from looplit.eval.device import chosen_device
     from looplit.modules import load
 
-    return load(path, chosen_device(args.device))
+    return load(path, chosen_device(args.device), "ckpt_path")
 
 
 def _batches(path: str, model: LoopedLM, args: argparse.Namespace) -> list[tuple[Tensor, Tensor]]:
