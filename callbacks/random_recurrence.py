@@ -38,6 +38,7 @@ class RandomRecurrence(Callback):
     def __init__(self, passes: list[int], evaluate_at: int, seed: int = 0) -> None:
         super().__init__()
         require_count("evaluate_at", evaluate_at)
+        require(isinstance(passes, list | tuple), "passes", passes, "must be a list to draw from")
         self.random_passes = RandomPasses(tuple(passes), evaluate_at, seed)
         """What a plan can replay."""
         self._growth: ModelGrowth | None = None

@@ -80,9 +80,8 @@ class _Evaluation:
         from looplit.modules.checkpoint import read_checkpoint
 
         for checkpoint in args.ckpt_path:
-            read_checkpoint(
-                checkpoint, "ckpt_path"
-            )  # the last of several is not refused hours after the first has begun
+            # The last of several is not refused hours after the first has begun.
+            read_checkpoint(checkpoint, "ckpt_path")
         self.args = args
         self.device = chosen_device(args.device)
         self.precision = args.precision or ("bf16" if self.device.type == "cuda" else "fp32")

@@ -58,6 +58,8 @@ def lens_main(argv: list[str]) -> int:
 def passes_main(argv: list[str]) -> int:
     """`passes --ckpt_path X [Y …] --passes 1,2,4,8,16`: loss at other numbers of passes, and above the trained one's.
 
+    An untied checkpoint has losses up to the cores that were trained when it was saved; more are refused.
+
     Raises:
         InputError: Wrong input, in one line.
     """
