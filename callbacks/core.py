@@ -10,11 +10,21 @@ from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
 
 from looplit.callbacks.tensorboard import log_step
-from looplit.errors import InputError, require
+from looplit.errors import InputError, require_count
 from looplit.eval.core.bundle import CONTEXT
-from looplit.eval.core.evaluation import SEEDS, TOKEN_BUDGET, Plan, evaluate, plan_evaluation, tokenizer_of
+from looplit.eval.core.evaluation import (
+    SEEDS,
+    TOKEN_BUDGET,
+    Plan,
+    check_seeds,
+    checked_scorer,
+    evaluate,
+    plan_evaluation,
+    tokenizer_of,
+)
 from looplit.eval.core.fetch import find_bundle
 from looplit.eval.core.summary import table
+from looplit.eval.passes import awake_passes
 from looplit.modules.meter import RunMeter
 
 
@@ -40,12 +50,12 @@ class CoreEvaluation(Callback):
         limit: Examples of each task, the first ones; all 91,037 by default.
         seeds: Of the demonstrations.
         tasks: Labels of the tasks; all by default.
-        passes: K to evaluate at; default what the model has then.
+        passes: K to evaluate at, before its growth at most what an untied model has; default what the model has then.
         tokenizer: Default the one of the model's vocabulary size, gpt2 or bytes.
         token_budget: Tokens per batch and process.
 
     Raises:
-        InputError: A value out of range; when training starts, whatever `plan_evaluation` refuses.
+        InputError: A value out of range; when training starts, whatever `plan_evaluation` and `evaluate` refuse.
 
     Example:
         >>> from looplit.callbacks import CoreEvaluation
@@ -65,7 +75,10 @@ class CoreEvaluation(Callback):
     ) -> None:
         super().__init__()
         for name, value in (("every_n_validations", every_n_validations), ("limit", limit), ("passes", passes)):
-            require(value is None or value >= 1, name, value, "must be at least 1")
+            if value is not None:
+                require_count(name, value)
+        require_count("token_budget", token_budget)
+        check_seeds(seeds)
         self.bundle = bundle
         self.every_n_validations = every_n_validations
         self.limit = limit
@@ -94,6 +107,8 @@ class CoreEvaluation(Callback):
             limit=2 if trainer.fast_dev_run else self.limit,  # type: ignore[attr-defined]
             context=min(CONTEXT, getattr(config, "context", CONTEXT)),
         )
+        with trainer.precision_plugin.forward_context():
+            checked_scorer(pl_module, self._plan, passes=self.passes, token_budget=self.token_budget)
 
     @property
     def run_results(self) -> dict[str, Any]:
@@ -129,10 +144,17 @@ class CoreEvaluation(Callback):
         if isinstance(meter, RunMeter):
             meter.pause()
         with trainer.precision_plugin.forward_context():
-            result = evaluate(pl_module, self._plan, passes=self.passes, token_budget=self.token_budget)
+            result = evaluate(pl_module, self._plan, passes=self._passes(pl_module), token_budget=self.token_budget)
         self.result, self._evaluated_step = result, trainer.global_step
         for logger in trainer.loggers:
             logger.log_metrics(_metrics(result), step=log_step(trainer))
+
+    def _passes(self, pl_module: L.LightningModule) -> int | None:
+        """K to evaluate at: not more than the cores that an untied model has trained so far."""
+        if self.passes is None:
+            return None
+        most = awake_passes(pl_module)
+        return self.passes if most is None else min(self.passes, most)
 
 
 def _metrics(result: dict[str, Any]) -> dict[str, float]:

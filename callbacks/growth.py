@@ -14,7 +14,7 @@ from torch.utils.hooks import RemovableHandle
 
 from looplit.errors import InputError, require
 from looplit.model.config import check_growth
-from looplit.model.growth import Growable, grow, restore_passes, save_passes
+from looplit.model.growth import Growable, grow, growable_backbone, restore_passes, save_passes
 from looplit.optim.schedule import REWARM_STEPS, rewarm_factor
 from looplit.scaling.recurrence import Growth, growth_step
 
@@ -184,17 +184,3 @@ def _as_list(value: Any) -> list[Any] | None:
     if value is None:
         return None
     return list(value) if isinstance(value, Sequence) else [value]
-
-
-def growable_backbone(pl_module: L.LightningModule) -> Growable:
-    """The backbone of a module whose passes can change.
-
-    Raises:
-        InputError: The module has none.
-    """
-    backbone = getattr(pl_module, "backbone", None)
-    if not isinstance(backbone, Growable):
-        raise InputError(
-            f"model = {type(pl_module).__name__}: needs a `backbone` with passes, tied, cores and set_passes"
-        )
-    return backbone

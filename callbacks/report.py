@@ -16,6 +16,7 @@ import torch
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.utilities.rank_zero import rank_zero_only
 
+from looplit.callbacks.last_step import at_last_step
 from looplit.modules.base import LoopedLM
 from looplit.scaling.recurrence import Recurrence
 from looplit.scaling.run import Run
@@ -54,7 +55,7 @@ class RunReport(Callback):
             print(f"{self.opening(planned_run(trainer, pl_module).to_dict())}\nrun: {folder}")
 
     def on_train_batch_end(self, trainer: L.Trainer, pl_module: L.LightningModule, *_: Any) -> None:
-        if 0 < trainer.max_steps <= trainer.global_step:
+        if at_last_step(trainer):
             trainer.should_stop = True  # a validation is due at the last step, whatever the interval
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -141,10 +142,8 @@ class RunReport(Callback):
         """The few lines on screen, one column per phase between growths."""
         phases = range(len(result["passes"]))
         before_growth = [*_as_list(result.get("growth_step")), result["steps"]]
-        rows = [
-            ("passes", *map(_either, result["passes"])),
-            ("executed depth", *map(_either, result["executed_depth"])),
-        ]
+        named = (("passes", "passes"), ("executed depth", "executed_depth"))
+        rows = [(name, *map(_either, result[key])) for name, key in named]
         rows.append(("validation loss at its end", *(_loss_until(result, before_growth[phase]) for phase in phases)))
         widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
         lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]

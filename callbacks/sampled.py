@@ -11,12 +11,13 @@ from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor
 
-from looplit.errors import require
+from looplit.callbacks.last_step import at_last_step
+from looplit.errors import require_count
 from looplit.eval.sample import TokenSample, split_sample
 
 
 class SampledValidation(Callback):
-    """Keeps the first tokens of every n-th validation, and of the run's last, and measures on them when it ends.
+    """Keeps the first tokens of every n-th validation, and of one after the run's last step, and measures on them.
 
     The tokens are those that the first process validates on, shared by rows over all processes: one process and many
     measure the same.
@@ -28,8 +29,8 @@ class SampledValidation(Callback):
 
     def __init__(self, tokens: int, every_n_validations: int) -> None:
         super().__init__()
-        require(tokens >= 1, "tokens", tokens, "must be at least 1")
-        require(every_n_validations >= 1, "every_n_validations", every_n_validations, "must be at least 1")
+        require_count("tokens", tokens)
+        require_count("every_n_validations", every_n_validations)
         self.tokens = tokens
         self.every_n_validations = every_n_validations
         self._validations = 0
@@ -46,7 +47,7 @@ class SampledValidation(Callback):
         if trainer.sanity_checking:
             return
         self._validations += 1
-        last = trainer.state.fn != TrainerFn.FITTING or 0 < trainer.max_steps <= trainer.global_step
+        last = trainer.state.fn != TrainerFn.FITTING or trainer.should_stop or at_last_step(trainer)
         if last or self._validations % self.every_n_validations == 0:
             self._sample = TokenSample(self.tokens)
 

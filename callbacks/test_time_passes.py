@@ -11,9 +11,8 @@ from torch import Tensor
 
 from looplit.callbacks.sampled import SampledValidation, sum_over_processes
 from looplit.callbacks.tensorboard import add_figure
-from looplit.errors import InputError
-from looplit.eval.passes import PassesResult, check_passes, loss_at_passes
-from looplit.model.backbone import Backbone
+from looplit.eval.passes import PassesResult, awake_passes, check_numbers, check_passes, loss_at_passes
+from looplit.model.growth import growable_backbone
 
 
 class TestTimePasses(SampledValidation):
@@ -22,9 +21,13 @@ class TestTimePasses(SampledValidation):
     Logs `passes_loss/K` and `passes_excess/K`, the loss minus that at the K in force, and the figure `depth/passes`.
     Cores of an untied model that are still dormant are left out.
 
+    Works on any LightningModule whose `forward` goes from tokens (B, T) to logits (B, T, vocabulary) and whose
+    `backbone` has `passes`, `tied`, `cores` and `set_passes` (`looplit.model.growth.Growable`); batches are windows or
+    pairs, as LoopLit's modules take them.
+
     Args:
         passes: K's to evaluate; of an untied model at most its stored cores.
-        every_n_validations: 1 for every validation. The run's last is always evaluated.
+        every_n_validations: 1 for every validation. One after the run's last step is always evaluated.
         tokens: Most tokens to evaluate, from the beginning of the validation data.
 
     Example:
@@ -36,31 +39,25 @@ class TestTimePasses(SampledValidation):
 
     def __init__(self, passes: list[int], every_n_validations: int = 1, tokens: int = 65_536) -> None:
         super().__init__(tokens, every_n_validations)
+        check_numbers(passes)
         self.passes = passes
         self.result: PassesResult | None = None
         """The last evaluation."""
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
-        check_passes(_backbone(pl_module), self.passes)
+        check_passes(growable_backbone(pl_module), self.passes)
 
     def measure(
         self, trainer: L.Trainer, pl_module: L.LightningModule, batches: Sequence[tuple[Tensor, Tensor]]
     ) -> None:
-        backbone = _backbone(pl_module)
-        awake = [k for k in self.passes if backbone.tied or k <= backbone.passes]
-        result = loss_at_passes(backbone, batches, awake, reduce=partial(sum_over_processes, trainer))
+        most = awake_passes(pl_module)
+        awake = [k for k in self.passes if most is None or k <= most] or [growable_backbone(pl_module).passes]
+        result = loss_at_passes(pl_module, batches, awake, reduce=partial(sum_over_processes, trainer))
         self.result = result
         for k, loss in result.losses.items():
             pl_module.log(f"passes_loss/{k:02d}", loss)
             pl_module.log(f"passes_excess/{k:02d}", result.excess(k))
         add_figure(trainer, "depth/passes", lambda: _figure(pl_module, result))
-
-
-def _backbone(pl_module: L.LightningModule) -> Backbone:
-    backbone = getattr(pl_module, "backbone", None)
-    if not isinstance(backbone, Backbone):
-        raise InputError(f"model = {type(pl_module).__name__}: test-time passes need a Backbone")
-    return backbone
 
 
 def _figure(pl_module: L.LightningModule, result: PassesResult) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NoReturn
@@ -64,6 +65,21 @@ def natural(text: str) -> int:
     return int(text)
 
 
+def number_from_0(text: str) -> float:
+    """An option's type: a number from 0 up.
+
+    >>> number_from_0("0.5")
+    0.5
+    """
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not value >= 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number from 0 up")
+    return value
+
+
 def require_checkpoints(paths: Iterable[str]) -> None:
     """Refuses what is no checkpoint file, before anything is loaded.
 
@@ -77,13 +93,19 @@ def require_checkpoints(paths: Iterable[str]) -> None:
 
 
 def require_file_name(argument: str, path: str | Path | None) -> None:
-    """Refuses a file to write that cannot be one, before hours are spent on what it is to hold.
+    """Refuses a file to write that cannot be one, before hours are spent on what it is to hold; makes its folder.
 
     Raises:
-        InputError: The path is a folder, or leads through a file.
+        InputError: The path is a folder, leads through a file, or into a folder that cannot be written to.
     """
     if path is None:
         return
     require(not Path(path).is_dir(), argument, str(path), "a folder; name a file")
     through = next((str(parent) for parent in Path(path).parents if parent.is_file()), None)
     require(through is None, argument, str(path), f"{through} is a file")
+    folder = Path(path).parent
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"{argument} = {str(path)!r}: its folder cannot be made ({error.strerror})") from error
+    require(os.access(folder, os.W_OK), argument, str(path), f"{folder} cannot be written to")

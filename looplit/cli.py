@@ -93,6 +93,7 @@ class LoopLitCLI(LightningCLI):
     """`fit`, `validate`, `test` and `predict` for any LightningModule, with LoopLit's callbacks and logger by default.
 
     A run's folder is runs/NAME/version_N, NAME the configuration file's; a second run gets the next N.
+    `trainer.default_root_dir` stands in for `runs`.
     """
 
     def __init__(self, run_name: str, **settings: Any) -> None:
@@ -115,7 +116,7 @@ class LoopLitCLI(LightningCLI):
             )
             require(Path(path).exists(), "ckpt_path", str(path), rule)
             if Path(path).is_file():
-                read_checkpoint(path)
+                read_checkpoint(path, "ckpt_path")
         trainer = self._get(self.config, "trainer")
         trainer.strategy = resolve_strategy(trainer.strategy)
         if shards(trainer.strategy):  # no process builds the whole model
@@ -123,8 +124,11 @@ class LoopLitCLI(LightningCLI):
             self.parser.instantiators = [(_on_meta, LoopedLM, True)]
         accumulation = trainer.accumulate_grad_batches
         require(accumulation >= 1, "trainer.accumulate_grad_batches", accumulation, "must be at least 1")
-        if trainer.logger is False and trainer.default_root_dir is None:
-            trainer.default_root_dir = _next_folder(self._run_name)
+        if trainer.default_root_dir is None:
+            if trainer.logger is False:
+                trainer.default_root_dir = _next_folder(self._run_name)
+        elif getattr(getattr(trainer.logger, "init_args", None), "save_dir", None) == RUNS_FOLDER:
+            trainer.logger.init_args.save_dir = str(trainer.default_root_dir)
 
     def instantiate_classes(self) -> None:
         super().instantiate_classes()

@@ -38,6 +38,17 @@ def require(condition: bool, argument: str, value: Any, rule: str) -> None:
         raise InputError(f"{argument} = {value!r}: {rule}")
 
 
+def require_count(argument: str, value: Any, least: int = 1) -> None:
+    """Raises `InputError` unless `value` is a whole number of at least `least`.
+
+    >>> require_count("limit", 1.5)
+    Traceback (most recent call last):
+    looplit.errors.InputError: limit = 1.5: must be a whole number, at least 1
+    """
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    require(whole and value >= least, argument, value, f"must be a whole number, at least {least}")
+
+
 def require_between(argument: str, value: float, least: float, most: float | None = None) -> None:
     """Raises `InputError` unless `value` is at least `least` and at most `most`, if there is such a bound.
 

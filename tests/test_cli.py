@@ -301,6 +301,22 @@ def test_without_logger_and_checkpoints_a_run_still_has_its_folder(
     assert (run_folder(tmp_path, 1) / "result.json").is_file()
 
 
+def test_a_run_goes_where_it_is_told(tmp_path: Path, tiny: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    quick = [
+        "--trainer.max_steps=2",
+        "--trainer.val_check_interval=2",
+        f"--trainer.default_root_dir={tmp_path / 'mine'}",
+    ]
+    assert main(["fit", *tiny, *quick]) == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+    folder = tmp_path / "mine" / "demo" / "version_0"
+    assert (folder / "result.json").is_file()
+    assert (folder / "checkpoints" / "last.ckpt").is_file()
+    assert main(["fit", "--config", str(folder / "config.yaml")]) == 0  # the saved configuration goes there too
+    assert (folder.parent / "version_1" / "result.json").is_file()
+
+
 def test_light_commands_load_neither_torch_nor_lightning(tmp_path: Path) -> None:
     for args in (["--version"], ["--help"], [], ["recipe", "untied_grow", "26"]):
         code = f"import sys; from looplit.__main__ import main; main({args!r}); print(*sys.modules, file=sys.stderr)"

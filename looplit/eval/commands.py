@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from looplit.arguments import CommandParser, quantity, require_checkpoints, require_file_name
+from looplit.arguments import CommandParser, count, natural, quantity, require_checkpoints, require_file_name
 from looplit.errors import require
 from looplit.wording import counted
 
@@ -49,12 +49,16 @@ def evaluate_parser() -> argparse.ArgumentParser:
     parser.add_argument("--ckpt_path", nargs="+", default=[], help="checkpoints to evaluate")
     parser.add_argument("--bundle", help="folder of the suite (default: the published one, fetched once)")
     parser.add_argument("--tokenizer", help="default: the one of the model's vocabulary size, gpt2 or bytes")
-    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2], help="of the demonstrations (default 0 1 2)")
+    parser.add_argument(
+        "--seeds", nargs="+", type=natural, default=[0, 1, 2], help="of the demonstrations (default 0 1 2)"
+    )
     parser.add_argument("--tasks", nargs="+", help="labels of the tasks (default all)")
-    parser.add_argument("--limit", type=int, help="examples per task (default all)")
-    parser.add_argument("--passes", type=int, help="K to evaluate at (default as saved)")
-    parser.add_argument("--context", type=int, default=2048, help="tokens kept of longer prompts (default %(default)s)")
-    parser.add_argument("--token_budget", type=int, default=16_384, help="tokens per batch (default %(default)s)")
+    parser.add_argument("--limit", type=count, help="examples per task (default all)")
+    parser.add_argument("--passes", type=count, help="K to evaluate at (default as saved)")
+    parser.add_argument(
+        "--context", type=count, default=2048, help="tokens kept of longer prompts (default %(default)s)"
+    )
+    parser.add_argument("--token_budget", type=count, default=16_384, help="tokens per batch (default %(default)s)")
     parser.add_argument("--device", help="cpu, cuda, … (default cuda where there is one)")
     parser.add_argument(
         "--precision", choices=("bf16", "fp32"), help="of the matrix products (default bf16 on cuda, else fp32)"
@@ -76,7 +80,8 @@ class _Evaluation:
         from looplit.modules.checkpoint import read_checkpoint
 
         for checkpoint in args.ckpt_path:
-            read_checkpoint(checkpoint)  # the last of several is not refused hours after the first has begun
+            # The last of several is not refused hours after the first has begun.
+            read_checkpoint(checkpoint, "ckpt_path")
         self.args = args
         self.device = chosen_device(args.device)
         self.precision = args.precision or ("bf16" if self.device.type == "cuda" else "fp32")
@@ -106,7 +111,7 @@ class _Evaluation:
         from looplit.eval.core.processes import from_first, gathered
         from looplit.eval.core.record import ExampleLines
         from looplit.eval.core.summary import table
-        from looplit.eval.passes import check_passes
+        from looplit.eval.passes import awake_passes, check_passes
         from looplit.modules import load
 
         args, known = self.args, record.results
@@ -124,9 +129,9 @@ class _Evaluation:
             if self.first:
                 record.add(label, result)
 
-        model = load(checkpoint, self.device)
+        model = load(checkpoint, self.device, "ckpt_path")
         if args.passes is not None:
-            check_passes(model.backbone, [args.passes])
+            check_passes(model.backbone, [args.passes], awake_passes(model))
         vocabulary, context = model.config.vocabulary, model.config.context
         autocast = torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bf16")
         with autocast:
@@ -166,7 +171,7 @@ def _dry_run(args: argparse.Namespace) -> None:
         from looplit.eval.core.evaluation import tokenizer_of
         from looplit.modules import load
 
-        config = load(args.ckpt_path[0]).config
+        config = load(args.ckpt_path[0], argument="ckpt_path").config
         tokenizer, context = args.tokenizer or tokenizer_of(config.vocabulary), min(context, config.context)
     plan = _plan(args, find_bundle(args.bundle), tokenizer, context, progress=True)
     print(f"{'task':<32} {'questions':>9} {'tokens':>14} {'after sharing':>14}")
@@ -177,9 +182,9 @@ def _dry_run(args: argparse.Namespace) -> None:
         print(f"{task.task.label:<32} {row[0]:>9,} {row[1]:>14,} {row[2]:>14,}")
     print(f"{'all':<32} {total[0]:>9,} {total[1]:>14,} {total[2]:>14,}")
     if args.tokens_per_second is not None:
-        count = max(1, len(args.ckpt_path))
-        minutes = count * total[2] / args.tokens_per_second / 60
-        print(f"about {minutes:,.1f} minutes for {count} checkpoint(s) at {args.tokens_per_second:,.0f} tokens/s")
+        checkpoints = max(1, len(args.ckpt_path))
+        minutes = checkpoints * total[2] / args.tokens_per_second / 60
+        print(f"about {minutes:,.1f} minutes for {checkpoints} checkpoint(s) at {args.tokens_per_second:,.0f} tokens/s")
 
 
 def _plan(args: argparse.Namespace, bundle: Bundle, tokenizer: str, context: int, progress: bool) -> Plan:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from looplit.arguments import CommandParser, count, require_checkpoints, require_file_name
+from looplit.arguments import CommandParser, count, number_from_0, require_checkpoints, require_file_name
 from looplit.errors import require
 from looplit.wording import counted
 
@@ -28,11 +28,12 @@ def lens_main(argv: list[str]) -> int:
         InputError: Wrong input, in one line.
     """
     parser = _parser("lens", "Logit lens of a checkpoint, block by block; of several, effective depth against compute.")
-    parser.add_argument("--threshold", type=float, default=2.0, help="of effective depth, nats (default %(default)s)")
+    parser.add_argument(
+        "--threshold", type=number_from_0, default=2.0, help="of effective depth, nats (default %(default)s)"
+    )
     parser.add_argument("--direction", choices=("final_decoded", "decoded_final"), default="final_decoded",
                         help="KL(final ‖ decoded), the study's, or the other (default %(default)s)")  # fmt: skip
     args = _parse(parser, argv)
-    require(args.threshold >= 0, "threshold", args.threshold, "must be at least 0")
 
     from looplit.eval.lens import lens
 
@@ -57,6 +58,8 @@ def lens_main(argv: list[str]) -> int:
 def passes_main(argv: list[str]) -> int:
     """`passes --ckpt_path X [Y …] --passes 1,2,4,8,16`: loss at other numbers of passes, and above the trained one's.
 
+    An untied checkpoint has losses up to the cores that were trained when it was saved; more are refused.
+
     Raises:
         InputError: Wrong input, in one line.
     """
@@ -64,12 +67,12 @@ def passes_main(argv: list[str]) -> int:
     parser.add_argument("--passes", required=True, type=_numbers, metavar="K,K,…", help="e.g. 1,2,4,8,16")
     args = _parse(parser, argv)
 
-    from looplit.eval.passes import check_passes, loss_at_passes
+    from looplit.eval.passes import awake_passes, check_passes, loss_at_passes
 
     rows, results = [], {}
     for path in args.ckpt_path:
         model = _load(path, args)
-        check_passes(model.backbone, args.passes)
+        check_passes(model.backbone, args.passes, awake_passes(model))
         result = loss_at_passes(model.backbone, _batches(path, model, args), args.passes)
         rows.append({**_run(path, model), **result.to_dict()})
         results[model.recipe.name if len(args.ckpt_path) == 1 else str(path)] = result
@@ -118,7 +121,7 @@ def _load(path: str, args: argparse.Namespace) -> LoopedLM:
     from looplit.eval.device import chosen_device
     from looplit.modules import load
 
-    return load(path, chosen_device(args.device))
+    return load(path, chosen_device(args.device), "ckpt_path")
 
 
 def _batches(path: str, model: LoopedLM, args: argparse.Namespace) -> list[tuple[Tensor, Tensor]]:

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from looplit.errors import InputError, require
 from looplit.model.backbone import Backbone, Observer, Site
+from looplit.modules.base import Batch, inputs_and_targets
 
 Direction = Literal["final_decoded", "decoded_final"]
 Stage = Literal["prelude", "core", "coda"]
@@ -47,6 +48,7 @@ class BackboneStream:
         self.backbone = backbone
 
     def run(self, tokens_BT: Tensor, observe: Observer) -> None:
+        check_ids("tokens", tokens_BT, self.backbone.config.vocabulary)
         self.backbone(tokens_BT, observe=observe, readout=lambda y_BTD: y_BTD)
 
     def decode(self, state: Tensor) -> Tensor:
@@ -110,10 +112,14 @@ def stream_of(model: Any) -> ResidualStream:
     """
     if isinstance(model, ResidualStream):
         return model
-    backbone = getattr(model, "backbone", model)
-    if not isinstance(backbone, Backbone):
+    if not is_readable(model):
         raise InputError(f"model = {type(model).__name__}: has no Backbone; read it through a HookedStream")
-    return BackboneStream(backbone)
+    return BackboneStream(getattr(model, "backbone", model))
+
+
+def is_readable(model: Any) -> bool:
+    """Whether `stream_of` finds the residual stream of a model."""
+    return isinstance(model, ResidualStream) or isinstance(getattr(model, "backbone", model), Backbone)
 
 
 def site_label(site: Site) -> str:
@@ -123,6 +129,27 @@ def site_label(site: Site) -> str:
     'core 3.1'
     """
     return f"{site.stage} {site.pass_}.{site.block}" if site.pass_ else f"{site.stage} {site.block}"
+
+
+def check_reading(threshold: float, direction: str) -> None:
+    """Refuses settings that no lens can have.
+
+    Raises:
+        InputError: A threshold that is negative or no number, or an unknown direction.
+    """
+    require(threshold >= 0, "threshold", threshold, "must be a number of nats, at least 0")
+    directions = get_args(Direction)
+    require(direction in directions, "direction", direction, f"must be one of {', '.join(directions)}")
+
+
+def check_ids(argument: str, ids: Tensor, vocabulary: int) -> None:
+    """Refuses token ids beyond a vocabulary.
+
+    Raises:
+        InputError: Names the largest id.
+    """
+    largest = int(ids.max())
+    require(largest < vocabulary, argument, largest, f"the model's vocabulary has ids from 0 to {vocabulary - 1}")
 
 
 class TokenReadings(NamedTuple):
@@ -171,11 +198,13 @@ def token_readings(
         chunk_tokens: Tokens decoded at a time.
 
     Raises:
-        InputError: No tokens, or an unknown direction.
+        InputError: No tokens, targets of another shape, an id beyond the vocabulary, or an unknown direction.
     """
     require(tokens_BT.numel() > 0, "tokens", list(tokens_BT.shape), "nothing to score")
-    directions = get_args(Direction)
-    require(direction in directions, "direction", direction, f"must be one of {', '.join(directions)}")
+    check_reading(THRESHOLD, direction)
+    if targets_BT is not None:
+        rule = f"must have the shape of the tokens, {list(tokens_BT.shape)}"
+        require(targets_BT.shape == tokens_BT.shape, "targets", list(targets_BT.shape), rule)
     require(chunk_tokens >= 1, "chunk_tokens", chunk_tokens, "must be at least 1")
     stream = stream_of(model)
     last: list[Tensor] = []
@@ -186,6 +215,8 @@ def token_readings(
     stream.run(tokens_BT, keep)
     require(bool(last), "model", type(model).__name__, "executed none of its blocks")
     (final_BTD,) = last
+    if targets_BT is not None:
+        check_ids("targets", targets_BT, stream.decode(final_BTD[:1, :1]).shape[-1])
     sites: list[Site] = []
     rows: list[list[Tensor]] = []
 
@@ -323,18 +354,18 @@ def effective_depth(kl: Sequence[float], threshold: float = THRESHOLD) -> int:
 
 def lens(
     model: Any,
-    batches: Iterable[tuple[Tensor, Tensor]],
+    batches: Iterable[Batch],
     *,
     threshold: float = THRESHOLD,
     direction: Direction = "final_decoded",
     chunk_tokens: int = _CHUNK_TOKENS,
     reduce: Callable[[Tensor], Tensor] = lambda sums: sums,
 ) -> LensResult:
-    """The lens over batches (inputs, targets), as means over the tokens whose target counts (is not negative).
+    """The lens over batches, as means over the tokens whose target counts (is not negative).
 
     Args:
         model: See `stream_of`; read at its current number of passes, in the mode (train, eval) it is in.
-        batches: Pairs of token ids (B, T).
+        batches: Windows of token ids (B, T + 1), or pairs (inputs, targets) (B, T), as of any loader.
         threshold: Of the effective depth, in nats.
         direction: Of the divergence, see `token_readings`.
         chunk_tokens: Tokens decoded at a time.
@@ -343,10 +374,11 @@ def lens(
     Raises:
         InputError: Nothing to score, or a wrong argument.
     """
-    require(threshold >= 0, "threshold", threshold, "must be at least 0")
+    check_reading(threshold, direction)
     total: Tensor | None = None
     sites: list[Site] = []
-    for inputs_BT, targets_BT in batches:
+    for batch in batches:
+        inputs_BT, targets_BT = inputs_and_targets(batch)
         readings = token_readings(model, inputs_BT, targets_BT, direction=direction, chunk_tokens=chunk_tokens)
         counts_BT = targets_BT >= 0
         ones = torch.ones_like(readings.kl)

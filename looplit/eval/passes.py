@@ -8,9 +8,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import cross_entropy
 
-from looplit.errors import InputError, require
+from looplit.errors import InputError, require, require_count
 from looplit.model.backbone import Backbone
+from looplit.model.growth import Growable, growable_backbone
+from looplit.model.loss import IGNORED
+from looplit.modules.base import Batch, inputs_and_targets
 
 
 @dataclass(frozen=True)
@@ -41,38 +45,72 @@ class PassesResult:
         return {"trained_passes": self.trained, "tokens": self.tokens, "losses": rows}
 
 
-def check_passes(backbone: Backbone, passes: Sequence[int]) -> None:
+def check_passes(backbone: Growable, passes: Sequence[int], awake: int | None = None) -> None:
     """Says whether a model can run each of `passes`.
 
+    Args:
+        backbone: The model.
+        passes: K's to run.
+        awake: Of an untied model, cores that were trained, see `awake_passes`: to run more is refused, too.
+
     Raises:
-        InputError: None given, one below 1, or one above the stored cores of an untied model.
+        InputError: None given, one below 1, or one above the stored, or awake, cores of an untied model.
     """
-    most = backbone.max_passes
-    require(len(passes) > 0, "passes", list(passes), "must name at least one number")
+    check_numbers(passes)
+    stored = len(backbone.cores)
+    for k in [] if backbone.tied else passes:
+        require(k <= stored, "passes", k, f"an untied model can run at most its {stored} stored cores")
+        require(awake is None or k <= awake, "passes", k, f"only {awake} of the {stored} stored cores were trained")
+
+
+def check_numbers(passes: Any) -> None:
+    """Refuses what are no K's.
+
+    Raises:
+        InputError: No list of whole numbers from 1 up, at least one.
+    """
+    listed = isinstance(passes, Sequence) and not isinstance(passes, str)
+    require(listed and len(passes) > 0, "passes", passes, "must list at least one whole number")
     for k in passes:
-        require(k >= 1, "passes", k, "must be at least 1")
-        require(most is None or k <= most, "passes", k, f"an untied model can run at most its {most} stored cores")
+        require_count("passes", k)
+
+
+def awake_passes(model: Any) -> int | None:
+    """Most passes that run trained cores only, of a module with a `backbone`; None if it is tied, so without a limit.
+
+    An untied model that has not grown yet has cores that were never trained. After growth, and where K is drawn, the
+    limit is the largest K that was trained.
+    """
+    backbone = getattr(model, "backbone", None)
+    if not isinstance(backbone, Growable) or backbone.tied:
+        return None
+    trained: int = getattr(getattr(model, "meter", None), "most_passes", 0)
+    return max(backbone.passes, trained)
 
 
 @torch.no_grad()
 def loss_at_passes(
-    backbone: Backbone,
-    batches: Sequence[tuple[Tensor, Tensor]],
+    model: Any,
+    batches: Sequence[Batch],
     passes: Iterable[int],
     *,
     reduce: Callable[[Tensor], Tensor] = lambda sums: sums,
 ) -> PassesResult:
     """Mean loss at each of `passes` and at the present K, which stays what it is.
 
+    Cores of an untied model that were never trained are run as they are: see `awake_passes`.
+
     Args:
-        backbone: The model.
-        batches: Pairs (inputs, targets) of token ids (B, T); negative targets do not count.
+        model: A `Backbone`; or a module that gives logits (B, T, vocabulary) for tokens (B, T), and has a `backbone`
+            with `passes`, `tied`, `cores` and `set_passes`.
+        batches: Windows of token ids (B, T + 1), or pairs (inputs, targets) (B, T); negative targets do not count.
         passes: K's to evaluate.
         reduce: Sums a tensor over processes, each of which has batches of its own, as many as the others.
 
     Raises:
         InputError: See `check_passes`; or nothing to score.
     """
+    backbone = growable_backbone(model)
     wanted, trained = sorted(set(passes)), backbone.passes
     check_passes(backbone, wanted)
     losses: dict[int, float] = {}
@@ -80,7 +118,7 @@ def loss_at_passes(
     try:
         for k in sorted({*wanted, trained}):
             backbone.set_passes(k)
-            sums = reduce(_sums(backbone, batches))
+            sums = reduce(_sums(model, batches))
             tokens = round(float(sums[1]))
             if tokens == 0:
                 raise InputError("batches = 0 tokens: nothing to score")
@@ -90,12 +128,22 @@ def loss_at_passes(
     return PassesResult(trained, losses, tokens)
 
 
-def _sums(backbone: Backbone, batches: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
+def _losses(model: Any, inputs_BT: Tensor, targets_BT: Tensor) -> Tensor:
+    """Loss of every target, (B, T); 0 where it does not count."""
+    targets = targets_BT.long().masked_fill(targets_BT < 0, IGNORED)
+    backbone = growable_backbone(model)
+    if isinstance(backbone, Backbone):
+        return backbone(inputs_BT, targets, reduction="none")
+    logits_BTV = model(inputs_BT)
+    return cross_entropy(logits_BTV.float().mT, targets, ignore_index=IGNORED, reduction="none")
+
+
+def _sums(model: Any, batches: Sequence[Batch]) -> Tensor:
     """Summed loss and number of targets that count."""
-    sums = torch.zeros(2, dtype=torch.float64, device=backbone.head.weight.device)
-    for inputs_BT, targets_BT in batches:
-        ignored = targets_BT.masked_fill(targets_BT < 0, -100)
-        losses_BT = backbone(inputs_BT, ignored, reduction="none")
+    sums = torch.zeros(2, dtype=torch.float64, device=next(growable_backbone(model).cores.parameters()).device)
+    for batch in batches:
+        inputs_BT, targets_BT = inputs_and_targets(batch)
+        losses_BT = _losses(model, inputs_BT, targets_BT)
         counts_BT = targets_BT >= 0
         sums += torch.stack([losses_BT[counts_BT].double().sum(), counts_BT.sum().double()])
     return sums

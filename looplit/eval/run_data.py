@@ -11,6 +11,8 @@ from lightning import LightningDataModule
 
 import looplit.data
 from looplit.data import TokenData
+from looplit.data.corpus import MANIFEST
+from looplit.data.remote import is_remote
 from looplit.errors import InputError, require
 from looplit.eval.core.evaluation import TOKENIZERS
 from looplit.eval.sample import TokenSample
@@ -39,6 +41,9 @@ def validation_sample(
     Raises:
         InputError: No such data, or none to be found.
     """
+    if data is not None and not is_remote(data):
+        prepared = (Path(data).expanduser() / MANIFEST).is_file()
+        require(prepared, "data", data, f"has no {MANIFEST}, so it is not a prepared corpus: looplit prepare makes one")
     module = run_data(checkpoint) if data is None else TokenData(data, context=config.context)
     if batch_size is not None:
         require(batch_size >= 1, "batch_size", batch_size, "must be at least 1")

@@ -6,8 +6,9 @@ from collections.abc import Iterable
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
-from looplit.errors import InputError, require
+from looplit.errors import InputError, require_count
 from looplit.model.loss import IGNORED
 from looplit.modules.base import Batch, inputs_and_targets
 
@@ -20,7 +21,7 @@ class TokenSample:
     """
 
     def __init__(self, tokens: int) -> None:
-        require(tokens >= 1, "tokens", tokens, "must be at least 1")
+        require_count("tokens", tokens)
         self.tokens = tokens
         self._batch_size = 0
         self._rows: list[tuple[Tensor, Tensor]] = []
@@ -28,14 +29,14 @@ class TokenSample:
     @property
     def full(self) -> bool:
         """Whether further batches would be left out."""
-        return bool(self._rows) and self._kept + self._rows[0][0].shape[1] > self.tokens
+        return bool(self._rows) and self._kept + self._rows[-1][0].shape[1] > self.tokens
 
     @property
     def _kept(self) -> int:
         return sum(inputs.numel() for inputs, _ in self._rows)
 
     def add(self, batch: Batch) -> None:
-        """Takes the rows of a batch that still fit. All batches have rows of one length."""
+        """Takes the rows of a batch that still fit."""
         if self.full:
             return
         inputs_BT, targets_BT = inputs_and_targets(batch)
@@ -52,14 +53,16 @@ class TokenSample:
         return self
 
     def stacked(self) -> tuple[Tensor, Tensor, int]:
-        """Inputs and targets (rows, tokens), and rows per batch.
+        """Inputs and targets (rows, tokens), and rows per batch; shorter rows end in targets that do not count.
 
         Raises:
             InputError: There was no batch.
         """
         if not self._rows:
             raise InputError("batches = 0 tokens: nothing to score")
-        inputs, targets = (torch.cat(part) for part in zip(*self._rows, strict=True))
+        longest = max(inputs.shape[1] for inputs, _ in self._rows)
+        inputs = torch.cat([pad(inputs, (0, longest - inputs.shape[1])) for inputs, _ in self._rows])
+        targets = torch.cat([pad(targets, (0, longest - targets.shape[1]), value=IGNORED) for _, targets in self._rows])
         return inputs, targets, self._batch_size
 
     def batches(self, device: torch.device | str = "cpu") -> list[tuple[Tensor, Tensor]]:

@@ -7,6 +7,7 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import nn
 
+from looplit.errors import InputError
 from looplit.model.config import check_growth
 
 PASSES_KEY = "looplit_passes"  # where a checkpoint keeps the current K
@@ -32,6 +33,18 @@ class Growable(Protocol):
 
     def set_passes(self, passes: int) -> None:
         """Makes the following forwards run `passes` passes."""
+
+
+def growable_backbone(model: Any) -> Growable:
+    """The model itself, or its `backbone`, whose passes can be set.
+
+    Raises:
+        InputError: It has none.
+    """
+    backbone = model if isinstance(model, Growable) else getattr(model, "backbone", None)
+    if not isinstance(backbone, Growable):
+        raise InputError(f"model = {type(model).__name__}: needs a `backbone` with passes, tied, cores and set_passes")
+    return backbone
 
 
 @torch.no_grad()

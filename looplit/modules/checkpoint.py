@@ -15,40 +15,47 @@ from looplit.scaling.settle import CLASSES
 from looplit.scaling.truncation import CLASS
 
 
-def read_checkpoint(path: str | Path) -> dict[str, Any]:
+def read_checkpoint(path: str | Path, argument: str = "path") -> dict[str, Any]:
     """The content of a checkpoint file, tensors on the CPU and mapped, not copied.
+
+    Args:
+        path: The file.
+        argument: What the caller's user calls it.
 
     Raises:
         InputError: No such file, or not a checkpoint that Lightning has written.
     """
     sharded = Path(path).is_dir()
-    require(not sharded, "path", str(path), "a folder; make one file of a sharded checkpoint: looplit consolidate")
-    require(Path(path).is_file(), "path", str(path), "there is no such checkpoint file")
-    require(zipfile.is_zipfile(path), "path", str(path), "not a readable checkpoint")
+    require(not sharded, argument, str(path), "a folder; make one file of a sharded checkpoint: looplit consolidate")
+    require(Path(path).is_file(), argument, str(path), "there is no such checkpoint file")
+    require(zipfile.is_zipfile(path), argument, str(path), "not a readable checkpoint")
     try:
         checkpoint = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except (pickle.UnpicklingError, RuntimeError) as error:
-        raise InputError(f"path = {str(path)!r}: not a readable checkpoint ({str(error).splitlines()[0]})") from error
+        raise InputError(
+            f"{argument} = {str(path)!r}: not a readable checkpoint ({str(error).splitlines()[0]})"
+        ) from error
     whole = isinstance(checkpoint, dict) and {"state_dict", "pytorch-lightning_version"} <= checkpoint.keys()
-    require(whole, "path", str(path), "not a checkpoint of a run")
+    require(whole, argument, str(path), "not a checkpoint of a run")
     return dict(checkpoint)
 
 
-def load(path: str | Path, map_location: str | torch.device = "cpu") -> LoopedLM:
+def load(path: str | Path, map_location: str | torch.device = "cpu", argument: str = "path") -> LoopedLM:
     """The model of a checkpoint in eval mode, at the number of passes it was saved at.
 
     Args:
         path: A checkpoint that a run of LoopLit has written.
         map_location: Device of the weights.
+        argument: What the caller's user calls the path.
 
     Raises:
         InputError: No such file, not a checkpoint, or not one of LoopLit's.
     """
     from looplit import modules  # whose names this one is part of
 
-    checkpoint = read_checkpoint(path)
+    checkpoint = read_checkpoint(path, argument)
     name = checkpoint.get(CLASS_KEY)
     ours = name in (*CLASSES, CLASS) and "hyper_parameters" in checkpoint
-    require(ours, "path", str(path), "not a checkpoint of one of LoopLit's families")
+    require(ours, argument, str(path), "not a checkpoint of one of LoopLit's families")
     family: type[LoopedLM] = getattr(modules, str(name))
     return family.load_from_checkpoint(path, map_location=map_location, weights_only=True).eval()

@@ -15,12 +15,13 @@ class RunMeter:
 
     The clock runs from a batch's start until something other than optimization begins (validation, a checkpoint, the
     end), and starts again with the next batch; the first `WARMUP_STEPS` optimizer steps of a process are left out.
-    Tokens and FLOPs travel with checkpoints, and so does the time.
+    Tokens and FLOPs travel with checkpoints, and so do the time and the largest K that was trained.
     """
 
     def __init__(self) -> None:
         self.tokens = 0
         self.flops = 0
+        self.most_passes = 0
         self.train_seconds = 0.0
         self.timed_tokens = 0
         self._steps_here = 0
@@ -32,8 +33,9 @@ class RunMeter:
         if self._started is None and self._steps_here >= WARMUP_STEPS:
             self._started = time.perf_counter()
 
-    def batch_processed(self, tokens: int, flops: int) -> None:
-        """Adds one micro-batch on all devices."""
+    def batch_processed(self, tokens: int, flops: int, passes: int) -> None:
+        """Adds one micro-batch on all devices, run at `passes`."""
+        self.most_passes = max(self.most_passes, passes)
         self.tokens += tokens
         self.flops += flops
         if self._started is not None:
@@ -70,11 +72,13 @@ class RunMeter:
         return {
             "tokens": self.tokens,
             "flops": self.flops,
+            "most_passes": self.most_passes,
             "train_seconds": self.seconds(),
             "timed_tokens": self.timed_tokens,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.tokens, self.flops = state["tokens"], state["flops"]
+        self.most_passes = state.get("most_passes", 0)
         self.train_seconds, self.timed_tokens = state["train_seconds"], state["timed_tokens"]
         self._marked = (self.timed_tokens, self.train_seconds)

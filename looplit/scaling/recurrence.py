@@ -55,9 +55,8 @@ class RandomPasses:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        require(
-            bool(self.choices) and min(self.choices) >= 1, "passes", list(self.choices), "must be numbers from 1 up"
-        )
+        whole = all(type(k) is int and k >= 1 for k in self.choices)
+        require(bool(self.choices) and whole, "passes", list(self.choices), "must be whole numbers from 1 up")
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, ClassVar
 
 import lightning as L
 import pytest
@@ -19,10 +19,11 @@ from lightning.pytorch.loggers.logger import Logger
 from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
+from looplit.callbacks import ModelGrowth
 from looplit.callbacks.core import CoreEvaluation
 from looplit.errors import InputError
 from looplit.eval.core import evaluate, open_bundle, plan_evaluation
-from looplit.modules import Loop
+from looplit.modules import Loop, UntiedGrow
 
 CONTEXT = 128
 STEPS = 6
@@ -98,6 +99,25 @@ def test_every_second_validation_and_the_end(folder: Path) -> None:
     assert last["core/loss"] == after["core_loss"]
     assert last["core_loss/copa"] == after["losses"]["copa"]
     assert logged_core(recorder)[3]["core/loss"] != last["core/loss"]
+
+
+def test_cores_that_a_growth_has_still_to_fill_are_not_asked(folder: Path) -> None:
+    class Asked(CoreEvaluation):
+        at: ClassVar[list[int]] = []
+
+        def on_validation_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+            super().on_validation_epoch_end(trainer, pl_module)
+            assert self.result is not None
+            self.at.append(self.result["passes"])
+
+    model = UntiedGrow(depth=3, width=32, heads=2, vocabulary=257, context=CONTEXT, seed=0)
+    trainer = L.Trainer(
+        accelerator="cpu", devices=1, max_steps=STEPS, val_check_interval=2, logger=False, enable_checkpointing=False,
+        enable_progress_bar=False, enable_model_summary=False, num_sanity_val_steps=0,
+        callbacks=[ModelGrowth(passes=4, step=3), Asked(str(folder), every_n_validations=1, limit=1, passes=4)],
+    )  # fmt: skip
+    trainer.fit(model, batches(), batches())
+    assert Asked.at == [2, 4, 4]
 
 
 def test_a_validation_on_the_last_step_is_not_repeated(folder: Path) -> None:

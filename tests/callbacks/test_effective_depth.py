@@ -76,6 +76,21 @@ def test_it_reads_every_nth_validation_and_the_last(tmp_path: Path, monkeypatch:
     assert len(forwards) == 2  # nothing happens between
 
 
+@pytest.mark.parametrize(
+    ("settings", "read"),
+    [
+        ({"max_steps": -1, "max_epochs": 2, "val_check_interval": 2}, [5, 7]),
+        # a run with a report is validated after its last step, whatever the interval
+        ({"max_steps": -1, "max_epochs": 2, "val_check_interval": 3}, [7]),
+        ({"max_steps": 7, "val_check_interval": 3, "max_epochs": 9}, [6]),
+    ],
+)
+def test_the_last_validation_of_epochs_is_read_too(tmp_path: Path, settings: dict[str, Any], read: list[int]) -> None:
+    """Four steps an epoch."""
+    fit(looplit.Loop(**TINY), tmp_path, [EffectiveDepth(every_n_validations=3, tokens=64), RunReport()], **settings)
+    assert [event.step for event in events(tmp_path).Scalars("depth/effective_depth")] == read
+
+
 def test_it_is_what_the_pure_function_gives(tmp_path: Path) -> None:
     model, depth = looplit.Loop(**TINY), EffectiveDepth(tokens=2 * 16, threshold=0.01, direction="decoded_final")
     fit(model, tmp_path, [depth, RunReport()])

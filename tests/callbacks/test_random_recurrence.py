@@ -149,6 +149,8 @@ def test_the_order_of_the_callbacks_matters_and_is_checked(tmp_path: Path) -> No
         (looplit.Loop, {"passes": [], "evaluate_at": 2}, r"passes = \[\]"),
         (looplit.Loop, {"passes": [0, 2], "evaluate_at": 2}, r"passes = \[0, 2\]"),
         (looplit.Loop, {"passes": [2], "evaluate_at": 0}, "evaluate_at = 0"),
+        (looplit.Loop, {"passes": 4, "evaluate_at": 4}, "passes = 4: must be a list to draw from"),
+        (looplit.Loop, {"passes": [2, "x"], "evaluate_at": 4}, r"passes = \[2, 'x'\]: must be whole numbers"),
     ],
 )
 def test_impossible_passes_are_refused(

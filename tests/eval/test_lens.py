@@ -244,6 +244,26 @@ def test_one_token_is_enough() -> None:
     assert all(map(math.isfinite, result.kl))
 
 
+def test_windows_are_read_as_pairs_are() -> None:
+    windows = torch.randint(0, 61, (4, 17), generator=torch.Generator().manual_seed(5))
+    assert lens(backbone(), windows.split(2)) == lens(backbone(), [(w[:, :-1], w[:, 1:]) for w in windows.split(2)])
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ((torch.full((1, 5), 61), torch.zeros(1, 5)), "tokens = 61: the model's vocabulary has ids from 0 to 60"),
+        ((torch.zeros(1, 5).int(), torch.full((1, 5), 61)), "targets = 61: the model's vocabulary"),
+        ((torch.zeros(1, 5).int(), torch.zeros(1, 4)), r"batch = \[\[1, 5\], \[1, 4\]\]: inputs and targets must have"),
+        (torch.zeros(5).int(), r"batch = \[5\]: windows of token ids are"),
+        ({"inputs": 1, "targets": 2}, "batch = 'dict': must be windows"),
+    ],
+)
+def test_batches_that_no_model_can_read_are_refused(wrong: Any, said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        lens(backbone(), [wrong])
+
+
 def test_nothing_to_score_is_said() -> None:
     inputs, targets = batch()
     for batches in ([], [(inputs, torch.full_like(targets, -100))]):

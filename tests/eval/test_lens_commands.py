@@ -10,14 +10,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import lightning as L
 import pytest
 import tiktoken
 import yaml
 
+import looplit
 from looplit.__main__ import main
+from looplit.callbacks import ModelGrowth
 from looplit.data import Source, load_tokenizer, prepare_corpus
 from looplit.data.sources import Shards, texts_shard
 from looplit.errors import InputError
+from looplit.eval.commands import evaluate_main
 from looplit.eval.depth_commands import lens_main, passes_main
 
 TEXT = "The core is applied again and again, and what it reads is what it wrote. " * 40
@@ -57,7 +61,9 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
             (paths[family],) = (folder / "runs" / family).rglob("last.ckpt")
     finally:
         os.chdir(here)
-    return {**paths, "corpus": folder / "corpus", "other": folder / "other"}
+    return {
+        **paths, "LoopGrow.yaml": folder / "LoopGrow.yaml", "corpus": folder / "corpus", "other": folder / "other",
+    }  # fmt: skip
 
 
 def two_letters() -> tiktoken.Encoding:
@@ -122,11 +128,14 @@ def test_loss_at_other_passes(runs: dict[str, Path], tmp_path: Path, said: Any) 
     [
         (lens_main, [], "lens: the following arguments are required: --ckpt_path"),
         (lens_main, ["--ckpt_path", "none.ckpt"], "ckpt_path = 'none.ckpt': there is no such checkpoint file"),
-        (lens_main, ["--ckpt_path", "LoopGrow", "--threshold", "-1"], "threshold = -1"),
+        (lens_main, ["--ckpt_path", "LoopGrow", "--threshold", "-1"], "--threshold: '-1' is no number from 0 up"),
+        (lens_main, ["--ckpt_path", "LoopGrow", "--threshold", "x"], "--threshold: 'x' is no number from 0 up"),
+        (lens_main, ["--ckpt_path", "LoopGrow", "--json", "/proc/foo/x.json"], "json = '/proc/foo/x.json': its folder"),
+        (lens_main, ["--ckpt_path", "LoopGrow.yaml"], "ckpt_path = .*LoopGrow.yaml': not a readable checkpoint"),
         (lens_main, ["--ckpt_path", "LoopGrow", "--direction", "up"], "direction: invalid choice: 'up'"),
         (lens_main, ["--ckpt_path", "LoopGrow", "--tokens", "0"], "--tokens: '0' is no positive number"),
         (lens_main, ["--ckpt_path", "LoopGrow", "--plot", "a.gif"], r"plot = 'a.gif': must end in"),
-        (lens_main, ["--ckpt_path", "LoopGrow", "--data", "nowhere"], "folder = 'nowhere': has no corpus.json"),
+        (lens_main, ["--ckpt_path", "LoopGrow", "--data", "nowhere"], "data = 'nowhere': has no corpus.json"),
         (
             lens_main,
             ["--ckpt_path", "LoopGrow", "--data", "other"],
@@ -150,6 +159,29 @@ def test_wrong_input_is_said_in_one_line(
     with pytest.raises(InputError, match=named) as refusal:
         command([str(runs.get(arg, arg)) for arg in args])
     assert len(str(refusal.value).splitlines()) == 1
+
+
+def test_cores_that_were_never_trained_are_not_scored(runs: dict[str, Path], tmp_path: Path, said: Any) -> None:
+    """An untied model stores four cores; before its growth two of them are as they were made."""
+    model, saved = looplit.UntiedGrow(**MODEL, steps=4), tmp_path / "before.ckpt"
+    data = looplit.data.TokenData(str(runs["corpus"]), context=32, batch_size=4)
+    trainer = L.Trainer(
+        accelerator="cpu", max_steps=2, callbacks=[ModelGrowth(passes=4, step=3)], logger=False,
+        enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
+    )  # fmt: skip
+    trainer.fit(model, data)
+    trainer.save_checkpoint(saved)
+    (tmp_path / "eval_data").mkdir()
+    task = "{label: a, dataset_uri: a.jsonl, num_fewshot: [0], icl_task_type: language_modeling}"
+    (tmp_path / "core.yaml").write_text(f"icl_tasks: [{task}]")
+    (tmp_path / "eval_meta_data.csv").write_text("Eval Task,Random baseline\na,0\n")
+    (tmp_path / "eval_data" / "a.jsonl").write_text('{"context": "x", "continuation": "y"}\n')
+    common = ["--ckpt_path", str(saved)]
+    said(passes_main, *common, "--data", runs["corpus"], "--passes", "1,2")
+    with pytest.raises(InputError, match="passes = 4: only 2 of the 4 stored cores were trained"):
+        passes_main([*common, "--data", str(runs["corpus"]), "--passes", "1,4"])
+    with pytest.raises(InputError, match="passes = 3: only 2 of the 4 stored cores were trained"):
+        evaluate_main([*common, "--bundle", str(tmp_path), "--passes", "3"])
 
 
 def test_a_checkpoint_without_its_run_needs_data(runs: dict[str, Path], tmp_path: Path) -> None:

@@ -58,7 +58,7 @@ def test_an_untied_model_above_its_cores_is_refused() -> None:
     model = backbone(passes=2, tied=False, stored_cores=3)
     with pytest.raises(InputError, match="passes = 4: an untied model can run at most its 3 stored cores"):
         loss_at_passes(model, [], [1, 4])
-    with pytest.raises(InputError, match="passes = 0: must be at least 1"):
+    with pytest.raises(InputError, match="passes = 0: must be a whole number, at least 1"):
         loss_at_passes(model, [], [0])
     with pytest.raises(InputError, match="nothing to score"):
         loss_at_passes(model, [], [1])
@@ -78,6 +78,17 @@ def test_a_sample_holds_whole_rows_up_to_its_tokens() -> None:
     assert torch.equal(targets, rows[:5, 1:])
     assert batch_size == 3
     assert [len(part) for part, _ in sample.batches()] == [3, 2]
+
+
+def test_rows_of_different_lengths_are_scored_as_they_are() -> None:
+    rows, model = windows(4), backbone(passes=2)
+    short = rows[2:, :9]
+    batches = TokenSample(1000).fill([rows[:2], short]).batches()
+    result = loss_at_passes(model, batches, [2])
+    apart = [loss_at_passes(model, [part], [2]) for part in (rows[:2], short)]
+    assert result.tokens == 2 * 16 + 2 * 8
+    expected = sum(one.losses[2] * one.tokens for one in apart) / result.tokens
+    assert result.losses[2] == pytest.approx(expected, rel=1e-6)  # fp32, in other batches
 
 
 def test_a_sample_smaller_than_a_row_takes_one_and_an_empty_one_is_refused() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import hashlib
+import io
 import json
 import random
 from collections.abc import Iterator, Mapping
@@ -92,7 +93,7 @@ def open_bundle(folder: str | Path) -> Bundle:
     for name in ("core.yaml", "eval_meta_data.csv"):
         require((root / name).is_file(), "bundle", str(given), f"holds no {name}")
     try:
-        entries = yaml.safe_load((root / "core.yaml").read_text(encoding="utf-8"))["icl_tasks"]
+        entries = yaml.safe_load(_content(root / "core.yaml"))["icl_tasks"]
     except (yaml.YAMLError, KeyError, TypeError) as error:
         raise InputError(f"bundle = {str(given)!r}: core.yaml has no readable list icl_tasks") from error
     require(isinstance(entries, list) and bool(entries), "icl_tasks", entries, "must be a list of tasks")
@@ -112,15 +113,12 @@ def read_examples(task: Task) -> list[Example]:
         InputError: A line is not an example of the task's kind; names file and line.
     """
     examples = []
-    with task.path.open(encoding="utf-8", newline="\n") as lines:
-        for number, line in enumerate(lines, start=1):
-            if line.strip():
-                try:
-                    examples.append(_example(task.kind, json.loads(line)))
-                except (ValueError, KeyError, TypeError, IndexError) as error:
-                    raise InputError(
-                        f"{task.path.name} line {number}: not a {task.kind} example ({error!r})"
-                    ) from error
+    for number, line in enumerate(_content(task.path).split("\n"), start=1):
+        if line.strip():
+            try:
+                examples.append(_example(task.kind, json.loads(line)))
+            except (ValueError, KeyError, TypeError, IndexError) as error:
+                raise InputError(f"{task.path.name} line {number}: not a {task.kind} example ({error!r})") from error
     require(bool(examples), "task", task.label, f"{task.path.name} holds no examples")
     random.Random(EXAMPLE_SHUFFLE_SEED).shuffle(examples)
     return examples
@@ -146,9 +144,16 @@ def _files(folder: Path) -> Iterator[Path]:
             yield from _files(path)
 
 
+def _content(path: Path) -> str:
+    """A text file with its line ends as they are."""
+    try:
+        return path.read_bytes().decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise InputError(f"bundle = {str(path)!r}: not a text in UTF-8 ({error.reason})") from error
+
+
 def _read_baselines(path: Path) -> dict[str, str]:
-    with path.open(encoding="utf-8-sig", newline="") as file:
-        rows = list(csv.DictReader(file))
+    rows = list(csv.DictReader(io.StringIO(_content(path).removeprefix("\ufeff"), newline="")))
     try:
         return {row["Eval Task"]: row["Random baseline"] for row in rows}
     except KeyError as error:
@@ -163,7 +168,7 @@ def _task(root: Path, entry: Any, baselines: Mapping[str, str]) -> Task:
     first = shots[0] if isinstance(shots, list) and shots else shots
     kinds = get_args(Kind)
     require(kind in kinds, f"icl_task_type of {label}", kind, f"must be one of {', '.join(kinds)}")
-    require(isinstance(first, int) and first >= 0, f"num_fewshot of {label}", shots, "must start with a count")
+    require(type(first) is int and first >= 0, f"num_fewshot of {label}", shots, "must start with a count")
     data = root / "eval_data"
     path = data / str(entry["dataset_uri"])
     inside = path.resolve().is_relative_to(data.resolve())

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from looplit.data.tokenizer import load_tokenizer, token_byte_counts
-from looplit.errors import require
+from looplit.errors import require, require_count
 from looplit.eval.core.batches import collate, groups, row_lengths
 from looplit.eval.core.bundle import CONTEXT, Bundle, Task, read_examples
 from looplit.eval.core.metric import TaskScores
@@ -91,9 +91,10 @@ def plan_evaluation(
     """
     from tqdm import tqdm
 
-    require(len(set(seeds)) == len(seeds) > 0, "seeds", list(seeds), "must be different numbers, at least one")
-    require(limit is None or limit >= 1, "limit", limit, "must be at least 1")
-    require(context >= 2, "context", context, "must be at least 2")
+    check_seeds(seeds)
+    if limit is not None:
+        require_count("limit", limit)
+    require_count("context", context, least=2)
     labels = list(bundle.tasks) if tasks is None else list(dict.fromkeys(tasks))
     unknown = [label for label in labels if label not in bundle.tasks]
     require(not unknown and bool(labels), "tasks", unknown, f"the bundle has {', '.join(bundle.tasks)}")
@@ -104,6 +105,16 @@ def plan_evaluation(
         task = bundle.tasks[label]
         planned.append(_plan_task(task, encoding, tuple(seeds), limit, context, rank, world))
     return Plan(bundle, tuple(planned), tuple(seeds), limit, context, encoding, token_byte_counts(encoding))
+
+
+def check_seeds(seeds: Any) -> None:
+    """Refuses what are no seeds of demonstrations.
+
+    Raises:
+        InputError: No list of different whole numbers, at least one.
+    """
+    whole = isinstance(seeds, Sequence) and len(seeds) > 0 and all(type(seed) is int for seed in seeds)
+    require(whole and len(set(seeds)) == len(seeds), "seeds", seeds, "must list different whole numbers, at least one")
 
 
 def evaluate(
@@ -143,14 +154,7 @@ def evaluate(
     """
     from tqdm import tqdm
 
-    scorer = Scorer(model, device, passes)
-    most, known_ids, ids = scorer.context, scorer.vocabulary, plan.tokenizer.n_vocab
-    require(
-        known_ids is None or ids <= known_ids, "tokenizer", plan.tokenizer.name,
-        f"has {ids} token ids, the model's vocabulary is {known_ids}",
-    )  # fmt: skip
-    require(most is None or plan.context <= most, "context", plan.context, f"the model's context is {most}")
-    require(token_budget >= 1, "token_budget", token_budget, "must be at least 1")
+    scorer = checked_scorer(model, plan, passes=passes, token_budget=token_budget, device=device)
     share = share_prefixes and scorer.shares_prefixes
     results = dict(known or {})
     todo = [task for task in plan.tasks if task.task.label not in results]
@@ -166,6 +170,32 @@ def evaluate(
     ordered = {task.task.label: results[task.task.label] for task in plan.tasks}
     summary = summarize(plan.bundle, ordered, plan.seeds, plan.limit, plan.context)
     return {**summary, "passes": at, "context": plan.context}
+
+
+def checked_scorer(
+    model: Callable[[Tensor], Tensor],
+    plan: Plan,
+    *,
+    passes: int | None = None,
+    token_budget: int = TOKEN_BUDGET,
+    device: str | torch.device = "cpu",
+) -> Scorer:
+    """Says whether `evaluate` can do what it is asked for, before hours are spent; gives what it scores with.
+
+    A model that names no vocabulary runs one token. Under `torch.distributed` every process must call this.
+
+    Raises:
+        InputError: See `evaluate`.
+    """
+    require_count("token_budget", token_budget)
+    scorer = Scorer(model, device, passes)
+    most, ids = scorer.context, plan.tokenizer.n_vocab
+    with scorer.ready():
+        known_ids = scorer.vocabulary or scorer.idle().shape[-1]
+    rule = f"has {ids} token ids, the model's vocabulary is {known_ids}"
+    require(ids <= known_ids, "tokenizer", plan.tokenizer.name, rule)
+    require(most is None or plan.context <= most, "context", plan.context, f"the model's context is {most}")
+    return scorer
 
 
 def tokenizer_of(vocabulary: int) -> str:

@@ -19,7 +19,9 @@ from torch import Tensor, nn
 
 from looplit.errors import require
 from looplit.eval.core.batches import Batch
+from looplit.eval.passes import check_passes
 from looplit.model.backbone import Backbone
+from looplit.model.growth import Growable
 
 _LOGITS_AT_ONCE = 2**26  # 256 MiB of fp32
 
@@ -72,6 +74,8 @@ class Scorer:
         self.backbone = backbone if isinstance(backbone, Backbone) else None
         self.looped: Any = backbone if hasattr(backbone, "set_passes") else None
         require(passes is None or self.looped is not None, "passes", passes, "the model has no passes to set")
+        if passes is not None and isinstance(self.looped, Growable):
+            check_passes(self.looped, [passes])
         self.passes = passes
         first = next(model.parameters(), None) if isinstance(model, nn.Module) else None
         self.device = torch.device(device) if first is None else first.device
@@ -131,9 +135,9 @@ class Scorer:
         loss_N, hit_N = scored_2N.cpu().double().numpy()
         return loss_N, hit_N > 0
 
-    def idle(self) -> None:
-        """One forward that is thrown away: sharded models need every process to take part in each."""
-        self.model(torch.zeros(1, 1, dtype=torch.long, device=self.device))
+    def idle(self) -> Tensor:
+        """One forward of one token: sharded models need every process to take part in each."""
+        return self.model(torch.zeros(1, 1, dtype=torch.long, device=self.device))
 
 
 def outcomes(

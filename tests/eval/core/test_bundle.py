@@ -47,6 +47,11 @@ def test_opens_the_folder_or_the_one_around_it(bundle_folder: Path) -> None:
     ("old", "new", "message"),
     [
         ("core.yaml|some kind/", "../../", "dataset_uri of mine.*leaves the bundle"),
+        (
+            "core.yaml|num_fewshot: [1]",
+            "num_fewshot: [true]",
+            r"num_fewshot of mine = \[True\]: must start with a count",
+        ),
         ("core.yaml|mine.jsonl", "none.jsonl", "there is no such file"),
         ("core.yaml|schema", "essay", "must be one of multiple_choice"),
         ("core.yaml|icl_tasks", "tasks", "no readable list"),
@@ -98,6 +103,15 @@ def zipped(folder: Path, into: Path, extra: dict[str, bytes] | None = None) -> P
         for name, content in (extra or {}).items():
             archive.writestr(name, content)
     return into
+
+
+@pytest.mark.parametrize("name", ["core.yaml", "eval_meta_data.csv", "eval_data/mine.jsonl"])
+def test_a_file_that_is_no_text_is_named(tmp_path: Path, name: str) -> None:
+    folder = write_bundle(tmp_path, [Made("mine", "multiple_choice", [0], 1)])
+    file = next(folder.rglob(Path(name).name))
+    file.write_bytes(file.read_bytes() + b"\xe9")
+    with pytest.raises(InputError, match=f"bundle = .*{Path(name).name}': not a text in UTF-8"):
+        read_examples(open_bundle(folder).tasks["mine"])
 
 
 def test_a_download_is_unpacked_where_it_belongs(tmp_path: Path, bundle_folder: Path) -> None:

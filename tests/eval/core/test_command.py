@@ -182,10 +182,12 @@ def test_a_broken_record_is_not_taken_up(checkpoint: Path, bundle_folder: Path, 
         (["--ckpt_path", "none.ckpt"], "ckpt_path = 'none.ckpt': there is no such"),
         (["--ckpt_path", "CKPT", "--bundle", "nowhere"], "bundle = 'nowhere': holds no core.yaml"),
         (["--ckpt_path", "CKPT", "--bundle", "BUNDLE", "--tasks", "nope"], "tasks = "),
-        (["--ckpt_path", "CKPT", "--bundle", "BUNDLE", "--passes", "0"], "passes = 0"),
-        (["--ckpt_path", "CKPT", "--limit", "x"], "evaluate: argument --limit"),
+        (["--ckpt_path", "CKPT", "--bundle", "BUNDLE", "--passes", "0"], "--passes: '0' is no positive number"),
+        (["--ckpt_path", "CKPT", "--limit", "x"], "argument --limit: 'x' is no positive number"),
+        (["--ckpt_path", "CKPT", "--seeds", "x"], "argument --seeds: 'x' is no whole number from 0 up"),
+        (["--ckpt_path", "CKPT", "--out", "/proc/foo/x.json"], "out = '/proc/foo/x.json': its folder cannot be made"),
         (["--dry_run", "--tokens_per_second", "0"], "argument --tokens_per_second: '0' is no positive number"),
-        (["--ckpt_path", "CKPT", "--bundle", "BUNDLE", "--limit", "0"], "limit = 0"),
+        (["--ckpt_path", "CKPT", "--bundle", "BUNDLE", "--limit", "0"], "--limit: '0' is no positive number"),
         (["--ckpt_path", "CKPT", "--bundle", "BUNDLE", "--seeds", "1", "1"], "seeds = [1, 1]"),
         (["--ckpt_path", "FOLDER"], "a folder; make one file of a sharded checkpoint"),
         (["--ckpt_path", "CKPT", "--out", "FOLDER"], "a folder; name a file"),
@@ -211,7 +213,7 @@ def test_the_last_of_several_checkpoints_is_refused_before_the_first_is_evaluate
     good, bad = tmp_path / "good.ckpt", tmp_path / "bad.ckpt"
     good.write_bytes(checkpoint.read_bytes())
     bad.write_text("no checkpoint")
-    with pytest.raises(InputError, match="bad.ckpt': not a readable checkpoint"):
+    with pytest.raises(InputError, match="ckpt_path = .*bad.ckpt': not a readable checkpoint"):
         evaluate_main(["--ckpt_path", str(good), str(bad), "--bundle", str(bundle_folder), "--device", "cpu"])
     assert {path.name for path in tmp_path.iterdir()} == {"good.ckpt", "bad.ckpt"}
 
