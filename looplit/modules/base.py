@@ -8,6 +8,7 @@ from typing import Any, cast, get_args
 import lightning as L
 import torch
 from lightning.pytorch.strategies import DDPStrategy, FSDPStrategy, ModelParallelStrategy
+from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
@@ -18,14 +19,22 @@ from looplit.model.backbone import Backbone, Site
 from looplit.model.config import BackboneConfig, Unit
 from looplit.model.growth import restore_passes, save_passes
 from looplit.modules.meter import RunMeter
-from looplit.modules.resume import StepTokens, check_same_model, check_same_settings
+from looplit.modules.resume import (
+    Course,
+    StepTokens,
+    check_same_config,
+    check_same_course,
+    check_same_model,
+    check_same_settings,
+)
 from looplit.optim import MuonAdamW, learning_rate_factor, parameters_by_role
 from looplit.scaling.accounting import flops_per_token
-from looplit.scaling.training import GroupSettings, ModelRecipe, Role
+from looplit.scaling.training import GroupSettings, ModelRecipe, Role, Schedule
 
 Batch = Tensor | tuple[Tensor, Tensor] | list[Tensor]
 
 CLASS_KEY, METER_KEY, STEP_KEY = "looplit_class", "looplit_meter", "looplit_step_tokens"  # in checkpoints
+CONFIG_KEY, COURSE_KEY = "looplit_config", "looplit_course"
 
 
 class LoopedLM(L.LightningModule):
@@ -48,6 +57,8 @@ class LoopedLM(L.LightningModule):
         super().__init__()
         self.meter = RunMeter()
         self._step_tokens = StepTokens()
+        self._course: Course | None = None
+        self._resumed_course: Course | None = None
         self._window: list[Tensor] = []
         self._moved: dict[str, Tensor] = {}
         self._metrics: dict[str, TokenLoss] = {}
@@ -142,6 +153,7 @@ class LoopedLM(L.LightningModule):
             for role, named in parameters_by_role(self.backbone).items()
         )
         course = self.recipe.settings(steps).schedule
+        self._course = Course(steps, course)
         schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda t: learning_rate_factor(t, steps, *course))
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
@@ -184,6 +196,8 @@ class LoopedLM(L.LightningModule):
     def on_train_start(self) -> None:
         optimizer = self.optimizers(use_pl_optimizer=False)
         check_same_settings(optimizer.param_groups, self._groups())  # type: ignore[union-attr]
+        if self._resumed_course and self._course:
+            check_same_course(self._resumed_course, self._course, self.global_step)
 
     def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
         # What loggers take as the step. Lightning (2.6) saves it before a step is counted, and after a resume counts
@@ -320,10 +334,19 @@ class LoopedLM(L.LightningModule):
         checkpoint[CLASS_KEY] = type(self).__name__
         checkpoint[METER_KEY] = self.meter.state_dict()
         checkpoint[STEP_KEY] = self._step_tokens.per_step
+        checkpoint[CONFIG_KEY] = self.config.to_dict()
+        if self._course:
+            checkpoint[COURSE_KEY] = {"steps": self._course.steps, "schedule": self._course.schedule._asdict()}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         check_same_model(checkpoint.get("state_dict", {}), self.state_dict())
+        trainer = self._trainer
+        if trainer is not None:
+            training = trainer.state.fn == TrainerFn.FITTING
+            check_same_config(checkpoint.get(CONFIG_KEY, {}), self.config, training)
         restore_passes(self.backbone, checkpoint)
+        saved = checkpoint.get(COURSE_KEY)
+        self._resumed_course = saved and Course(saved["steps"], Schedule(**saved["schedule"]))
         if METER_KEY in checkpoint:
             self.meter.load_state_dict(checkpoint[METER_KEY])
         tokens = self._step_tokens

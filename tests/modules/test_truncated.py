@@ -130,6 +130,37 @@ def test_a_resumed_run_keeps_its_budget(tmp_path: Path) -> None:
         fit(looplit.TruncatedLoop(**TINY, steps=16), tmp_path, ckpt_path=tmp_path / "half.ckpt")
 
 
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"passes": 8}, "passes = 8: the checkpoint's model has 3"),
+        ({"trained_passes": 2}, "trained_passes = 2: the checkpoint's model has 1"),
+        ({"heads": 2}, "heads = 2: the checkpoint's model has 1"),
+        ({"final_factor": 0.9}, "final_factor = 0.9: the checkpoint's run was planned with 0.1"),
+        ({"steps": 16}, "steps = 16: the checkpoint's run was planned with 8"),
+    ],
+)
+def test_a_resumed_run_keeps_what_no_shape_shows(changed: dict[str, Any], said: str, tmp_path: Path) -> None:
+    """The rates are said outright, so that HyperP's own do not give another length away."""
+    rates = dict.fromkeys(("learning_rate", "embedding_lr", "head_lr", "gain_lr"), 0.01)
+    given = {**TINY, **rates, "steps": 8}
+    fit(looplit.TruncatedLoop(**given), tmp_path, max_steps=4).save_checkpoint(tmp_path / "half.ckpt")
+    with pytest.raises(InputError, match=said) as caught:
+        fit(looplit.TruncatedLoop(**{**given, **changed}), tmp_path, ckpt_path=tmp_path / "half.ckpt")
+    assert "\n" not in str(caught.value)
+
+
+def test_an_evaluation_reads_the_function_alone(tmp_path: Path) -> None:
+    """Trained passes play no part in a validation, heads do."""
+    trainer = fit(looplit.TruncatedLoop(**TINY), tmp_path, max_steps=2)
+    trainer.save_checkpoint(tmp_path / "run.ckpt")
+    other = looplit.TruncatedLoop(**{**TINY, "trained_passes": 3})
+    trainer.validate(other, loader(), ckpt_path=tmp_path / "run.ckpt", weights_only=True)
+    other = looplit.TruncatedLoop(**{**TINY, "heads": 2})
+    with pytest.raises(InputError, match="heads = 2: the checkpoint's model has 1"):
+        trainer.validate(other, loader(), ckpt_path=tmp_path / "run.ckpt", weights_only=True)
+
+
 def test_a_checkpoint_becomes_the_model_again(tmp_path: Path) -> None:
     model = looplit.TruncatedLoop(**TINY)
     with torch.no_grad():

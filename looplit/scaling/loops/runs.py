@@ -123,11 +123,26 @@ def _quartiles(values: Sequence[float]) -> Quartiles:
     return Quartiles(low, median, high, len(values))
 
 
-def ladders_at(runs: Iterable[LoopRun], size: float) -> dict[Setting, Curve]:
-    """(compute, loss) of each setting at one size; replicates averaged, a setting with one budget left out."""
+SAME_SIZE = 0.08
+"""Share by which models of one width may differ in N: a linear boundary adds 2 % to 2-4-2 blocks, 6 % to 1-1-1."""
+
+
+def ladders_at(runs: Sequence[LoopRun], size: float, within: float = 0.0) -> dict[Setting, Curve]:
+    """(compute, loss) of each setting at one size; replicates averaged, a setting with one budget left out.
+
+    Args:
+        runs: From `loop_runs`.
+        size: N.
+        within: Share of it by which a setting's own size may differ; its nearest one counts.
+    """
+    nearest: dict[Setting, float] = {}
+    for run in runs:
+        off = abs(run.size - size)
+        if off <= within * size and off <= abs(nearest.get(run.setting, np.inf) - size):
+            nearest[run.setting] = run.size
     points: dict[Setting, list[tuple[float, float]]] = {}
     for run in runs:
-        if run.size == size:
+        if run.size == nearest.get(run.setting):
             points.setdefault(run.setting, []).append((run.compute, run.loss))
     ladders = {setting: average_replicates(*zip(*pairs, strict=True)) for setting, pairs in sorted(points.items())}
     return {setting: curve for setting, curve in ladders.items() if len(curve[0]) > 1}
@@ -198,10 +213,10 @@ def compare(ladders: Mapping[Setting, Curve], points: int = 60) -> Comparison:
 def read_ladder(curve: Curve, compute: ArrayLike) -> Array:
     """Loss of a ladder at `compute`, between its measurements; NaN outside them."""
     spends, losses = curve
-    # Rounding in the logarithm would put the ends outside.
     budgets = np.asarray(compute, float)
     inside = (budgets >= spends[0]) & (budgets <= spends[-1])
-    read = np.exp(PchipInterpolator(np.log(spends), np.log(losses))(np.log(budgets)))
+    within = np.clip(budgets, spends[0], spends[-1])  # far outside, the cubic overflows
+    read = np.exp(PchipInterpolator(np.log(spends), np.log(losses))(np.log(within)))
     return np.where(inside, read, np.nan)
 
 
