@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from numbers import Integral
 from typing import Any
 
 
@@ -36,6 +37,18 @@ def require(condition: bool, argument: str, value: Any, rule: str) -> None:
     """
     if not condition:
         raise InputError(f"{argument} = {value!r}: {rule}")
+
+
+def require_whole(argument: str, value: Any, least: int) -> None:
+    """Raises `InputError` unless `value` is a whole number of at least `least`; true and false are none.
+
+    >>> require_whole("passes", 4, 1)
+    >>> require_whole("passes", 2.5, 1)
+    Traceback (most recent call last):
+    looplit.errors.InputError: passes = 2.5: must be a whole number
+    """
+    require(isinstance(value, Integral) and not isinstance(value, bool), argument, value, "must be a whole number")
+    require_between(argument, value, least)
 
 
 def require_between(argument: str, value: float, least: float, most: float | None = None) -> None:

@@ -9,11 +9,12 @@ import lightning as L
 import torch
 from lightning.pytorch.strategies import DDPStrategy, FSDPStrategy, ModelParallelStrategy
 from lightning.pytorch.trainer.states import TrainerFn
+from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from looplit.errors import InputError, RunStopped, require
+from looplit.errors import InputError, RunStopped, require, require_whole
 from looplit.eval.metrics import TokenLoss
 from looplit.model.backbone import Backbone, Site
 from looplit.model.config import BackboneConfig, Unit
@@ -70,7 +71,8 @@ class LoopedLM(L.LightningModule):
             InputError: `steps` is below 1.
         """
         steps, seed = self.hparams["steps"], self.hparams["seed"]
-        require(steps is None or steps >= 1, "steps", steps, "must be at least 1")
+        if steps is not None:
+            require_whole("steps", steps, 1)
         self.recipe = recipe
         self._seed = torch.initial_seed() if seed is None else seed
         self.backbone = Backbone(recipe.backbone, self._seed)
@@ -163,6 +165,18 @@ class LoopedLM(L.LightningModule):
             raise InputError(
                 f"callbacks: {type(self).__name__} trains with growth; add looplit.callbacks.ModelGrowth() to them"
             )
+
+        if self.config.cuts_prelude(self._most_passes()):
+            rank_zero_info(
+                "warning: no boundary reads the prelude, so the untrained passes before the last "
+                f"{self.config.trained_passes} leave prelude and embedding without gradient: they stay as they start"
+            )
+
+    def _most_passes(self) -> int:
+        """K that the run grows to."""
+        callbacks = self.trainer.callbacks  # type: ignore[attr-defined]
+        grown = [event.passes for callback in callbacks for event in getattr(callback, "growth_events", ())]
+        return max([self.backbone.passes, *grown])
 
     def _check_strategy(self, stage: str) -> None:
         strategy = self.trainer.strategy

@@ -186,6 +186,30 @@ def test_the_window_stays_where_passes_change(callback: Callback, tmp_path: Path
 
 
 @pytest.mark.parametrize(
+    ("arguments", "callbacks", "warned"),
+    [
+        ({"boundary": "identity"}, [], True),
+        ({"boundary": "norm"}, [], True),
+        ({"boundary": "identity", "trained_passes": 3}, [], False),
+        ({"boundary": "identity", "trained_passes": 3}, [ModelGrowth(passes=4, step=1)], True),
+        ({"boundary": "inject"}, [], False),
+        ({}, [], False),
+    ],
+)
+def test_a_prelude_that_no_boundary_reads_is_said_to_stay(
+    arguments: dict[str, Any], callbacks: list[Callback], warned: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = looplit.TruncatedLoop(**{**TINY, **arguments})
+    before = model.backbone.embedding.weight.detach().clone()
+    with caplog.at_level("INFO"):
+        fit(model, tmp_path, max_steps=2, callbacks=callbacks)
+    said = [record.message for record in caplog.records if "without gradient" in record.message]
+    assert len(said) == warned
+    assert not any("\n" in line for line in said)
+    assert torch.equal(model.backbone.embedding.weight, before) is (warned and not callbacks)
+
+
+@pytest.mark.parametrize(
     ("arguments", "named"),
     [
         ({"passes": 0}, "passes = 0"),
@@ -195,7 +219,16 @@ def test_the_window_stays_where_passes_change(callback: Callback, tmp_path: Path
         ({"passes": 2, "batch_tokens": 0}, "batch_tokens = 0"),
         ({"passes": 2, "learning_rate": -1.0}, "learning_rate = -1.0"),
         ({"passes": 2, "split": (1, 1)}, "split"),
+        ({"passes": 2, "split": 3}, "split = 3"),
         ({"passes": 2, "steps": 0}, "steps = 0"),
+        ({"passes": 2, "steps": 2.5}, "steps = 2.5: must be a whole number"),
+        ({"passes": 2.5}, "passes = 2.5: must be a whole number"),
+        ({"passes": True}, "passes = True: must be a whole number"),
+        ({"passes": "8"}, "passes = '8': must be a whole number"),
+        ({"passes": 8, "trained_passes": 2.5}, "trained_passes = 2.5: must be a whole number"),
+        ({"passes": 2, "heads": 0}, "heads = 0: must be at least 1"),
+        ({"passes": 2, "betas": 0.9}, "betas = 0.9: must be two numbers"),
+        ({"passes": 2, "learning_rate": True}, "learning_rate = True: must be a finite number"),
     ],
 )
 def test_wrong_arguments_are_refused_by_name(arguments: dict[str, Any], named: str) -> None:
