@@ -123,7 +123,9 @@ def fit_loops(
         low, high = LOOP_BOUNDS[name]
         require(low <= value <= high, "hold", f"{name}={value:g}", f"must be from {low:g} to {high:g}")
     free = len(COUPLED.parameters[:-2]) + len(LOOP_BOUNDS) - len(held)
-    require(len(rows) >= free, "runs", len(rows), f"must be at least {free}, as the law has free coefficients")
+    distinct = len(np.unique(np.stack(list(rows.columns.values())), axis=1).T)
+    rule = f"must be at least {free} of distinct size, tokens or setting: the law has as many free coefficients"
+    require(distinct >= free, "runs", distinct, rule)
     starts = _starts(rows, n0, d0, held)
     floor = float(rows.observed.min())
     endless = (-np.inf, np.inf)

@@ -105,6 +105,9 @@ def test_what_is_held_lets_full_runs_tell_the_rest(make_runs: MakeRuns) -> None:
 def test_too_few_runs_are_named_as_runs(make_runs: MakeRuns) -> None:
     with pytest.raises(InputError, match="runs = 8: must be at least 9"):
         fit_loops(rows_of(make_runs(count=8)))
+    few = make_runs(count=5)
+    with pytest.raises(InputError, match="runs = 5"):  # replicates do not tell how the law bends
+        fit_loops(rows_of([*few, *(replace(run, loss=run.loss + 0.01) for run in few)]))
 
 
 @pytest.mark.parametrize("passes", [4, 8, 16])
