@@ -10,7 +10,7 @@ from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
 
 from looplit.callbacks.tensorboard import log_step
-from looplit.errors import InputError, require_count
+from looplit.errors import InputError, require_whole
 from looplit.eval.core.bundle import CONTEXT
 from looplit.eval.core.evaluation import (
     SEEDS,
@@ -76,8 +76,8 @@ class CoreEvaluation(Callback):
         super().__init__()
         for name, value in (("every_n_validations", every_n_validations), ("limit", limit), ("passes", passes)):
             if value is not None:
-                require_count(name, value)
-        require_count("token_budget", token_budget)
+                require_whole(name, value)
+        require_whole("token_budget", token_budget)
         check_seeds(seeds)
         self.bundle = bundle
         self.every_n_validations = every_n_validations

@@ -9,7 +9,7 @@ from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.trainer.states import TrainerFn
 
 from looplit.callbacks.growth import ModelGrowth
-from looplit.errors import InputError, require, require_count
+from looplit.errors import InputError, require, require_whole
 from looplit.model.growth import PASSES_KEY, growable_backbone
 from looplit.scaling.recurrence import RandomPasses, draw_passes
 
@@ -37,7 +37,7 @@ class RandomRecurrence(Callback):
 
     def __init__(self, passes: list[int], evaluate_at: int, seed: int = 0) -> None:
         super().__init__()
-        require_count("evaluate_at", evaluate_at)
+        require_whole("evaluate_at", evaluate_at)
         require(isinstance(passes, list | tuple), "passes", passes, "must be a list to draw from")
         self.random_passes = RandomPasses(tuple(passes), evaluate_at, seed)
         """What a plan can replay."""

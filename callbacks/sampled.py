@@ -12,7 +12,7 @@ from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor
 
 from looplit.callbacks.last_step import at_last_step
-from looplit.errors import require_count
+from looplit.errors import require_whole
 from looplit.eval.sample import TokenSample, split_sample
 
 
@@ -29,8 +29,8 @@ class SampledValidation(Callback):
 
     def __init__(self, tokens: int, every_n_validations: int) -> None:
         super().__init__()
-        require_count("tokens", tokens)
-        require_count("every_n_validations", every_n_validations)
+        require_whole("tokens", tokens)
+        require_whole("every_n_validations", every_n_validations)
         self.tokens = tokens
         self.every_n_validations = every_n_validations
         self._validations = 0

@@ -35,7 +35,8 @@ _HOME = {
 }
 _SUBPACKAGES = ("callbacks", "data", "eval", "model", "modules", "optim", "plots", "scaling", "strategies")
 
-__all__ = ["__version__", *_HOME, *_SUBPACKAGES]
+# `eval` stays out of a star import, where it would hide the builtin.
+__all__ = ["__version__", *_HOME, *(name for name in _SUBPACKAGES if name != "eval")]
 
 if TYPE_CHECKING:
     from looplit.data import FineWeb as FineWeb
@@ -70,4 +71,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return sorted([*__all__, "eval"])

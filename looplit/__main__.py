@@ -54,7 +54,17 @@ LIGHT = {
 
 def main(argv: list[str] | None = None) -> int:
     """Runs one command and returns its exit code: 0, 1 (the run stopped), 2 (wrong input), 128 + signal."""
-    args = sys.argv[1:] if argv is None else argv
+    try:
+        try:
+            return _run_command(sys.argv[1:] if argv is None else argv)
+        finally:
+            sys.stdout.flush()  # so that a closed pipe shows here, and not at the interpreter's end
+    except BrokenPipeError:  # the reader, `head` for example, has had enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
+
+
+def _run_command(args: list[str]) -> int:
     command = args[0] if args else "--help"
     if command == "--version":
         print(f"looplit {looplit.__version__}")
@@ -74,6 +84,8 @@ def main(argv: list[str] | None = None) -> int:
 
         run(args)
         return 0
+    except BrokenPipeError:
+        raise
     except InputError as error:
         print(f"looplit: error: {error}", file=sys.stderr)
         return 2

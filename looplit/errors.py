@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from numbers import Integral
 from typing import Any
 
 
@@ -38,15 +39,17 @@ def require(condition: bool, argument: str, value: Any, rule: str) -> None:
         raise InputError(f"{argument} = {value!r}: {rule}")
 
 
-def require_count(argument: str, value: Any, least: int = 1) -> None:
-    """Raises `InputError` unless `value` is a whole number of at least `least`.
+def require_whole(argument: str, value: Any, least: int = 1) -> None:
+    """Raises `InputError` unless `value` is a whole number of at least `least`; true and false are none.
 
-    >>> require_count("limit", 1.5)
+    >>> require_whole("passes", 4, 1)
+    >>> require_whole("passes", 2.5, 1)
     Traceback (most recent call last):
-    looplit.errors.InputError: limit = 1.5: must be a whole number, at least 1
+    looplit.errors.InputError: passes = 2.5: must be a whole number, at least 1
     """
-    whole = isinstance(value, int) and not isinstance(value, bool)
-    require(whole and value >= least, argument, value, f"must be a whole number, at least {least}")
+    whole = isinstance(value, Integral) and not isinstance(value, bool)
+    require(whole, argument, value, f"must be a whole number, at least {least}")
+    require_between(argument, value, least)
 
 
 def require_between(argument: str, value: float, least: float, most: float | None = None) -> None:

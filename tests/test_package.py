@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import builtins
+import os
+import signal
 import subprocess
 import sys
 import tomllib
@@ -46,6 +49,22 @@ def test_every_public_name_loads() -> None:
         assert getattr(looplit, name) is not None
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         looplit.nothing  # noqa: B018
+
+
+def test_a_star_import_hides_no_builtin() -> None:
+    assert not set(looplit.__all__) & set(dir(builtins))
+    assert "eval" in dir(looplit)
+
+
+@pytest.mark.parametrize("args", [["--help"], ["recipe", "truncated_loop", "--passes", "8", "--yaml"]])
+def test_a_reader_that_stops_reading_is_no_error(args: list[str]) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    with os.fdopen(write, "w") as closed:
+        ended = subprocess.run(
+            [sys.executable, "-m", "looplit", *args], stdout=closed, stderr=subprocess.PIPE, text=True, timeout=60
+        )
+    assert (ended.returncode, ended.stderr) == (128 + signal.SIGPIPE, "")
 
 
 @pytest.mark.parametrize(

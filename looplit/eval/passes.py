@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from looplit.errors import InputError, require, require_count
+from looplit.errors import InputError, require, require_whole
 from looplit.model.backbone import Backbone
 from looplit.model.growth import Growable, growable_backbone
 from looplit.model.loss import IGNORED
@@ -72,7 +72,7 @@ def check_numbers(passes: Any) -> None:
     listed = isinstance(passes, Sequence) and not isinstance(passes, str)
     require(listed and len(passes) > 0, "passes", passes, "must list at least one whole number")
     for k in passes:
-        require_count("passes", k)
+        require_whole("passes", k)
 
 
 def awake_passes(model: Any) -> int | None:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from looplit.errors import InputError, require_count
+from looplit.errors import InputError, require_whole
 from looplit.model.loss import IGNORED
 from looplit.modules.base import Batch, inputs_and_targets
 
@@ -21,7 +21,7 @@ class TokenSample:
     """
 
     def __init__(self, tokens: int) -> None:
-        require_count("tokens", tokens)
+        require_whole("tokens", tokens)
         self.tokens = tokens
         self._batch_size = 0
         self._rows: list[tuple[Tensor, Tensor]] = []

@@ -6,7 +6,7 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args
 
-from looplit.errors import require
+from looplit.errors import require, require_whole
 
 Boundary = Literal["identity", "norm", "inject", "norm_inject", "linear"]
 InitialState = Literal["zero", "prelude"]
@@ -118,7 +118,7 @@ class BackboneConfig:
     def __post_init__(self) -> None:
         for name, least in (("width", 1), ("heads", 1), ("prelude", 0), ("core", 1), ("coda", 0), ("passes", 1),
                             ("vocabulary", 1), ("context", 1)):  # fmt: skip
-            require(getattr(self, name) >= least, name, getattr(self, name), f"must be at least {least}")
+            require_whole(name, getattr(self, name), least)
         require(self.width % self.heads == 0, "heads", self.heads, f"must divide the width {self.width}")
         require(
             self.head_dim % 2 == 0, "heads", self.heads,
@@ -135,10 +135,13 @@ class BackboneConfig:
         for name in ("residual_multiplier", "output_multiplier", "embedding_std", "uniform_init_scale",
                      "branch_init_scale", "head_std"):  # fmt: skip
             value = getattr(self, name)
-            require(math.isfinite(value) and value >= 0, name, value, "must be a finite number, at least 0")
+            number = isinstance(value, int | float) and math.isfinite(value)
+            require(number and value >= 0, name, value, "must be a finite number, at least 0")
         cap = self.soft_cap
         require(cap is None or 0 < cap < math.inf, "soft_cap", cap, "must be a finite number above 0, or None")
         trained = self.trained_passes
+        if trained is not None:
+            require_whole("trained_passes", trained, 0)
         require(
             trained is None or 1 <= trained <= self.passes, "trained_passes", trained,
             f"the gradient goes through 1 to all {self.passes} passes",
@@ -211,13 +214,16 @@ class BackboneConfig:
     def leaves_idle(self, passes: int | None = None) -> bool:
         """Whether a step at `passes` (default: the initial K) leaves stored parameters without gradient.
 
-        Untied: cores that are dormant, or run before the trained passes. And the prelude and the embedding, where the
-        trained passes read the state alone: untrained ones before them and e in no boundary.
+        Untied: cores that are dormant, or run before the trained passes. And what `cuts_prelude` says.
         """
         passes = self.passes if passes is None else passes
-        trained = self.backward_passes(passes)
-        reads_e = trained == passes or self.injects or self.boundary == "linear"
-        return not reads_e or (not self.tied and trained < (self.stored_cores or 1))
+        dormant = not self.tied and self.backward_passes(passes) < (self.stored_cores or 1)
+        return dormant or self.cuts_prelude(passes)
+
+    def cuts_prelude(self, passes: int | None = None) -> bool:
+        """Whether prelude and embedding get no gradient at `passes`: untrained passes first, and e in no boundary."""
+        passes = self.passes if passes is None else passes
+        return self.backward_passes(passes) < passes and not self.injects and self.boundary != "linear"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as checkpoints and JSON store them."""

@@ -8,24 +8,34 @@ from typing import Any, cast, get_args
 import lightning as L
 import torch
 from lightning.pytorch.strategies import DDPStrategy, FSDPStrategy, ModelParallelStrategy
+from lightning.pytorch.trainer.states import TrainerFn
+from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from looplit.errors import InputError, RunStopped, require
+from looplit.errors import InputError, RunStopped, require, require_whole
 from looplit.eval.metrics import TokenLoss
 from looplit.model.backbone import Backbone, Site
 from looplit.model.config import BackboneConfig, Unit
 from looplit.model.growth import restore_passes, save_passes
 from looplit.modules.meter import RunMeter
-from looplit.modules.resume import StepTokens, check_same_model, check_same_settings
+from looplit.modules.resume import (
+    Course,
+    StepTokens,
+    check_same_config,
+    check_same_course,
+    check_same_model,
+    check_same_settings,
+)
 from looplit.optim import MuonAdamW, learning_rate_factor, parameters_by_role
 from looplit.scaling.accounting import flops_per_token
-from looplit.scaling.training import GroupSettings, ModelRecipe, Role
+from looplit.scaling.training import GroupSettings, ModelRecipe, Role, Schedule
 
 Batch = Tensor | tuple[Tensor, Tensor] | list[Tensor]
 
 CLASS_KEY, METER_KEY, STEP_KEY = "looplit_class", "looplit_meter", "looplit_step_tokens"  # in checkpoints
+CONFIG_KEY, COURSE_KEY = "looplit_config", "looplit_course"
 
 
 class LoopedLM(L.LightningModule):
@@ -48,6 +58,8 @@ class LoopedLM(L.LightningModule):
         super().__init__()
         self.meter = RunMeter()
         self._step_tokens = StepTokens()
+        self._course: Course | None = None
+        self._resumed_course: Course | None = None
         self._window: list[Tensor] = []
         self._moved: dict[str, Tensor] = {}
         self._metrics: dict[str, TokenLoss] = {}
@@ -59,7 +71,8 @@ class LoopedLM(L.LightningModule):
             InputError: `steps` is below 1.
         """
         steps, seed = self.hparams["steps"], self.hparams["seed"]
-        require(steps is None or steps >= 1, "steps", steps, "must be at least 1")
+        if steps is not None:
+            require_whole("steps", steps, 1)
         self.recipe = recipe
         self._seed = torch.initial_seed() if seed is None else seed
         self.backbone = Backbone(recipe.backbone, self._seed)
@@ -142,6 +155,7 @@ class LoopedLM(L.LightningModule):
             for role, named in parameters_by_role(self.backbone).items()
         )
         course = self.recipe.settings(steps).schedule
+        self._course = Course(steps, course)
         schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda t: learning_rate_factor(t, steps, *course))
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
@@ -151,6 +165,18 @@ class LoopedLM(L.LightningModule):
             raise InputError(
                 f"callbacks: {type(self).__name__} trains with growth; add looplit.callbacks.ModelGrowth() to them"
             )
+
+        if self.config.cuts_prelude(self._most_passes()):
+            rank_zero_info(
+                "warning: no boundary reads the prelude, so the untrained passes before the last "
+                f"{self.config.trained_passes} leave prelude and embedding without gradient: they stay as they start"
+            )
+
+    def _most_passes(self) -> int:
+        """K that the run grows to."""
+        callbacks = self.trainer.callbacks  # type: ignore[attr-defined]
+        grown = [event.passes for callback in callbacks for event in getattr(callback, "growth_events", ())]
+        return max([self.backbone.passes, *grown])
 
     def _check_strategy(self, stage: str) -> None:
         strategy = self.trainer.strategy
@@ -184,6 +210,8 @@ class LoopedLM(L.LightningModule):
     def on_train_start(self) -> None:
         optimizer = self.optimizers(use_pl_optimizer=False)
         check_same_settings(optimizer.param_groups, self._groups())  # type: ignore[union-attr]
+        if self._resumed_course and self._course:
+            check_same_course(self._resumed_course, self._course, self.global_step)
 
     def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
         # What loggers take as the step. Lightning (2.6) saves it before a step is counted, and after a resume counts
@@ -320,10 +348,19 @@ class LoopedLM(L.LightningModule):
         checkpoint[CLASS_KEY] = type(self).__name__
         checkpoint[METER_KEY] = self.meter.state_dict()
         checkpoint[STEP_KEY] = self._step_tokens.per_step
+        checkpoint[CONFIG_KEY] = self.config.to_dict()
+        if self._course:
+            checkpoint[COURSE_KEY] = {"steps": self._course.steps, "schedule": self._course.schedule._asdict()}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         check_same_model(checkpoint.get("state_dict", {}), self.state_dict())
+        trainer = self._trainer
+        if trainer is not None:
+            training = trainer.state.fn == TrainerFn.FITTING
+            check_same_config(checkpoint.get(CONFIG_KEY, {}), self.config, training)
         restore_passes(self.backbone, checkpoint)
+        saved = checkpoint.get(COURSE_KEY)
+        self._resumed_course = saved and Course(saved["steps"], Schedule(**saved["schedule"]))
         if METER_KEY in checkpoint:
             self.meter.load_state_dict(checkpoint[METER_KEY])
         tokens = self._step_tokens

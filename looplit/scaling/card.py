@@ -126,7 +126,8 @@ def _learning_rates(run: Run) -> str:
 def _schedule(schedule: Schedule) -> str:
     end = f" to {schedule.final_factor:g}" if schedule.final_factor else ""
     warmup = counted(schedule.warmup_steps, "warmup step")
-    return f"{warmup}, decay{end} over the last {schedule.warmdown_ratio:g} of the run"
+    share = "whole" if schedule.warmdown_ratio == 1 else f"last {schedule.warmdown_ratio:g} of the"
+    return f"{warmup}, decay{end} over the {share} run"
 
 
 def _epochs(run: Run) -> str:

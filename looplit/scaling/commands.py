@@ -17,12 +17,13 @@ from looplit.scaling.contents import write_configs
 from looplit.scaling.families import FAMILIES
 from looplit.scaling.plan import plan_config
 from looplit.scaling.published import file_stem, published_runs
-from looplit.scaling.recipe_options import add_layout_options, add_output_options, assignment, layout_of
+from looplit.scaling.recipe_options import add_layout_options, add_output_options, assignments, layout_of
 from looplit.scaling.recipes import Budget, data_constrained, recipe
 from looplit.scaling.recurrence import RandomPasses
 from looplit.scaling.resources import DEVICES, TYPICAL_MFU
 from looplit.scaling.run import BATCH_TOKENS, Run
 from looplit.scaling.run_config import config_text
+from looplit.scaling.training import is_number
 from looplit.scaling.truncation import NAME
 from looplit.scaling.truncation_command import truncated_parser, truncated_run_of_args
 from looplit.scaling.tuning import SCALED, Tuning
@@ -207,13 +208,15 @@ def _budget(args: argparse.Namespace) -> Budget:
 
 def _tuning(args: argparse.Namespace) -> Tuning:
     exponents: dict[str, float] = dict.fromkeys(SCALED, 0.0) if args.constant else {}
-    exponents |= {name: float(value) for name, value in map(assignment, args.exponent)}
+    for name, value in assignments("exponent", args.exponent).items():
+        require(is_number(value), "exponent", f"{name}={value}", "must give a number")
+        exponents[name] = float(value)
     return Tuning(
         hyperparameters_of=args.hyperparameters_of,
         exponents=exponents,
         mup_output=args.mup_output,
         optimizer=args.optimizer,
-        overrides=dict(map(assignment, args.set)),
+        overrides=assignments("set", args.set),
     )
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from looplit.errors import InputError, require
 from looplit.model.config import HEAD_DIM, BackboneConfig, Boundary, split_depth
-from looplit.scaling.training import GroupSettings, Optimizer, Role, Schedule
+from looplit.scaling.training import GroupSettings, Optimizer, Role, Schedule, check_betas, is_number
 
 
 @dataclass(frozen=True)
@@ -55,11 +54,10 @@ class Hyperparameters:
             "warmup_steps",
         ):
             value = getattr(self, name)
-            require(_is_number(value) and value >= 0, name, value, "must be a finite number, at least 0")
-        share, betas = self.warmdown_ratio, self.betas
-        require(_is_number(share) and 0 <= share <= 1, "warmdown_ratio", share, "must be a share, from 0 to 1")
-        pair = isinstance(betas, tuple | list) and len(betas) == 2 and all(map(_is_number, betas))
-        require(pair and all(0 <= beta < 1 for beta in betas), "betas", betas, "must be two numbers in [0, 1)")
+            require(is_number(value) and value >= 0, name, value, "must be a finite number, at least 0")
+        share = self.warmdown_ratio
+        require(is_number(share) and 0 <= share <= 1, "warmdown_ratio", share, "must be a share, from 0 to 1")
+        check_betas(self.betas)
 
     @property
     def schedule(self) -> Schedule:
@@ -78,10 +76,6 @@ class Hyperparameters:
     def to_dict(self) -> dict[str, Any]:
         """Plain values by name."""
         return asdict(self)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and math.isfinite(value)
 
 
 @dataclass(frozen=True)

@@ -6,12 +6,11 @@ HyperP is arXiv 2603.28743. The numbers are those of Schwethelm et al. (arXiv 26
 
 from __future__ import annotations
 
-import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from looplit.errors import require
-from looplit.scaling.training import GroupSettings, Optimizer, Role, Schedule
+from looplit.scaling.training import GroupSettings, Optimizer, Role, Schedule, check_betas, is_number
 
 REFERENCE_WIDTH = 640
 REFERENCE_BATCH_TOKENS = 2**18
@@ -47,10 +46,10 @@ class HyperPSettings:
     def __post_init__(self) -> None:
         for name in ("learning_rate", "embedding_lr", "head_lr", "gain_lr", "eps"):
             value = getattr(self, name)
-            require(math.isfinite(value) and value >= 0, name, value, "must be a finite number, at least 0")
-        pair = len(self.betas) == 2 and all(0 <= beta < 1 for beta in self.betas)
-        require(pair, "betas", self.betas, "must be two numbers in [0, 1)")
-        require(0 <= self.final_factor <= 1, "final_factor", self.final_factor, "must be a share, from 0 to 1")
+            require(is_number(value) and value >= 0, name, value, "must be a finite number, at least 0")
+        check_betas(self.betas)
+        share = self.final_factor
+        require(is_number(share) and 0 <= share <= 1, "final_factor", share, "must be a share, from 0 to 1")
 
     @property
     def schedule(self) -> Schedule:

@@ -74,6 +74,8 @@ class Plan:
         notes = []
         if self.run.depth is not None and self.run.batch_tokens != BATCH_TOKENS:
             notes.append(f"the batch has {self.run.batch_tokens:,} tokens; the recipes were tuned at {BATCH_TOKENS:,}")
+        if any(self.run.backbone.cuts_prelude(k) for phase in self.run.phases for k in phase.choices):
+            notes.append("no boundary reads the prelude: where passes go untrained, prelude and embedding do too")
         if self.run.recurrence.random:
             notes.append(f"training FLOPs replay the drawn passes; expected: {self.run.expected_training_flops:.7g}")
         return notes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -36,9 +37,20 @@ def layout_of(args: argparse.Namespace) -> Layout:
     return Layout(args.devices, args.nodes, args.micro_batch, args.precision, args.corpus, args.folder, args.seed)
 
 
-def assignment(text: str) -> tuple[str, Any]:
-    """Name and value of an option such as weight_decay=0.1."""
-    name, equals, value = text.partition("=")
-    require(bool(equals), "option", text, "must be like weight_decay=0.1")
-    parsed = parse_value(value)
-    return name, tuple(parsed) if isinstance(parsed, list) else parsed
+def assignments(option: str, texts: Iterable[str]) -> dict[str, Any]:
+    """Values by name of an option that takes NAME=VALUE and may be repeated.
+
+    Args:
+        option: Its name, for messages.
+        texts: What was given.
+
+    Raises:
+        InputError: There is no equals sign.
+    """
+    values = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        require(bool(equals), option, text, "must be NAME=VALUE, as in learning_rate=0.01")
+        parsed = parse_value(value)
+        values[name] = tuple(parsed) if isinstance(parsed, list) else parsed
+    return values

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar
 
-from looplit.errors import InputError, require
+from looplit.errors import InputError, require, require_whole
 from looplit.model.config import HEAD_DIM, BackboneConfig, split_depth
 from looplit.scaling.families import FAMILIES, Family, Hyperparameters
 from looplit.scaling.recipes import growth_fraction
 from looplit.scaling.run import Run
 from looplit.scaling.training import ModelRecipe, Optimizer
-from looplit.scaling.truncation import CLASS, NAME, truncated_init_args, truncation_recipe
+from looplit.scaling.truncation import CLASS, NAME, check_split, truncated_init_args, truncation_recipe
 from looplit.scaling.tuning import Tuning, tuned_backbone
 
 # Classes of `looplit.modules` and the family of each.
@@ -109,11 +109,13 @@ def settle(family: Family, given: Mapping[str, Any]) -> tuple[BackboneConfig, Hy
         require(name in known, "model.init_args", name, f"must be one of {', '.join(known)}")
     asked = {name: value for name, value in given.items() if value is not None}
     require("depth" in asked, "depth", None, "the model needs its nominal depth")
+    require_whole("depth", asked["depth"], 1)
     shape = {name: asked[name] for name in SHAPE if name in asked}
     if "width" in shape and "heads" not in shape:
+        require_whole("width", shape["width"], 1)
         shape["heads"] = default_heads(shape["width"])
     if "split" in asked:
-        require(len(asked["split"]) == 3, "split", asked["split"], "must be the blocks of prelude, core and coda")
+        check_split(asked["split"])
         shape.update(zip(("prelude", "core", "coda"), asked["split"], strict=True))
     one_pass = family.boundary == "norm_inject" and asked.get("passes") == 1
     source = FAMILIES["operator_1"] if one_pass else family

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Literal, NamedTuple, Protocol
 
 from looplit.errors import require
@@ -75,6 +76,21 @@ class ModelRecipe(Protocol):
 
     def settings(self, steps: int) -> TrainingSettings:
         """The settings of a run of `steps` optimizer steps."""
+
+
+def is_number(value: Any) -> bool:
+    """Whether a setting is a finite number; true and false are none.
+
+    >>> is_number(0.5), is_number("0.5"), is_number(True)
+    (True, False, False)
+    """
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def check_betas(betas: Any) -> None:
+    """Refuses what is no pair of AdamW's coefficients."""
+    pair = isinstance(betas, tuple | list) and len(betas) == 2 and all(map(is_number, betas))
+    require(pair and all(0 <= beta < 1 for beta in betas), "betas", betas, "must be two numbers in [0, 1)")
 
 
 def check_batch(recipe: ModelRecipe, taken: int) -> None:

@@ -10,12 +10,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar
 
-from looplit.errors import require
+from looplit.errors import require, require_whole
 from looplit.model.config import BackboneConfig
 from looplit.scaling.hyperp import HyperPSettings, transfer
 from looplit.scaling.recurrence import Recurrence
 from looplit.scaling.run import Run, batch_windows
-from looplit.scaling.training import Optimizer
+from looplit.scaling.training import Optimizer, check_betas
 
 NAME, CLASS = "truncated_loop", "TruncatedLoop"
 WIDTHS = (768, 1088, 1536, 2176, 3072)  # for the study's 60M, 120M, 240M, 480M and 1B; it prints no shapes
@@ -57,6 +57,8 @@ def truncated_backbone(
     >>> truncated_backbone(768, 8, trained_passes=2).heads
     12
     """
+    require_whole("passes", passes, 1)
+    require_whole("width", width, 1)
     boundary = boundary or ("linear" if passes > 1 else "identity")
     uniform = math.sqrt(3)  # ±√3·s has the standard deviation s
     constants: dict[str, Any] = {
@@ -72,9 +74,10 @@ def truncated_backbone(
         "branch_init_scale": uniform,
         **shape,
     }
+    heads = max(1, width // HEAD_DIM) if heads is None else heads
     prelude, core, coda = split
     return BackboneConfig(
-        width=width, heads=heads or max(1, width // HEAD_DIM), prelude=prelude, core=core, coda=coda, passes=passes,
+        width=width, heads=heads, prelude=prelude, core=core, coda=coda, passes=passes,
         boundary=boundary, **constants,  # type: ignore[arg-type]
     )  # fmt: skip
 
@@ -99,7 +102,7 @@ class TruncationRecipe:
     growth_plan: ClassVar[None] = None
 
     def __post_init__(self) -> None:
-        require(self.batch_tokens >= 1, "batch_tokens", self.batch_tokens, "must be at least 1")
+        require_whole("batch_tokens", self.batch_tokens, 1)
         self.settings(1)  # refuses wrong overrides
 
     def settings(self, steps: int) -> HyperPSettings:
@@ -107,6 +110,12 @@ class TruncationRecipe:
         config = self.backbone
         settled = transfer(config.width, self.batch_tokens, steps * self.batch_tokens, looped=config.passes > 1)
         return replace(settled, **self.overrides)
+
+
+def check_split(split: Any) -> None:
+    """Refuses what is no list of three block counts."""
+    three = isinstance(split, tuple | list) and len(split) == 3
+    require(three, "split", split, "must be the blocks of prelude, core and coda")
 
 
 def truncation_recipe(given: Mapping[str, Any]) -> TruncationRecipe:
@@ -122,10 +131,11 @@ def truncation_recipe(given: Mapping[str, Any]) -> TruncationRecipe:
     require("passes" in asked, "passes", None, "say T, the passes of the core")
     shape = {name: asked[name] for name in SHAPE if name in asked}
     if "split" in asked:
-        require(len(asked["split"]) == 3, "split", asked["split"], "must be the blocks of prelude, core and coda")
+        check_split(asked["split"])
         shape["split"] = tuple(asked["split"])
     rates = {name: asked[name] for name in RATES if name in asked}
     if "betas" in rates:  # a list in YAML
+        check_betas(rates["betas"])
         rates["betas"] = tuple(rates["betas"])
     return TruncationRecipe(truncated_backbone(**shape), asked.get("batch_tokens", BATCH_TOKENS), rates)
 

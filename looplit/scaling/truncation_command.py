@@ -7,7 +7,7 @@ from typing import Any
 
 from looplit.arguments import CommandParser, count
 from looplit.errors import require
-from looplit.scaling.recipe_options import add_layout_options, add_output_options, assignment
+from looplit.scaling.recipe_options import add_layout_options, add_output_options, assignments
 from looplit.scaling.run import Run
 from looplit.scaling.truncation import BATCH_TOKENS, NAME, RATES, TOKENS, WIDTHS, truncated_run
 
@@ -37,7 +37,7 @@ def truncated_parser() -> argparse.ArgumentParser:
 
 def truncated_run_of_args(args: argparse.Namespace) -> Run:
     """The run that parsed options describe."""
-    overrides = dict(map(assignment, args.set))
+    overrides = assignments("set", args.set)
     for name in overrides:
         require(name in RATES, "set", name, f"must be one of {', '.join(RATES)}")
     shape: dict[str, Any] = {

@@ -58,7 +58,7 @@ def test_an_untied_model_above_its_cores_is_refused() -> None:
     model = backbone(passes=2, tied=False, stored_cores=3)
     with pytest.raises(InputError, match="passes = 4: an untied model can run at most its 3 stored cores"):
         loss_at_passes(model, [], [1, 4])
-    with pytest.raises(InputError, match="passes = 0: must be a whole number, at least 1"):
+    with pytest.raises(InputError, match="passes = 0: must be at least 1"):
         loss_at_passes(model, [], [0])
     with pytest.raises(InputError, match="nothing to score"):
         loss_at_passes(model, [], [1])

@@ -210,17 +210,59 @@ def test_a_notebook_gets_the_model_back_at_its_passes(tmp_path: Path) -> None:
 
 
 def test_compiled_and_uncompiled_checkpoints_exchange(tmp_path: Path) -> None:
-    compiled, plain = looplit.Loop(**TINY, compile=True, seed=2), looplit.Loop(**TINY, seed=2)
+    compiled, plain = looplit.Loop(**TINY, compile=True, steps=3, seed=2), looplit.Loop(**TINY, steps=3, seed=2)
     for name, model in (("compiled", compiled), ("plain", plain)):
         run = trainer(tmp_path, max_steps=2)
         run.fit(model, loader())
         run.save_checkpoint(tmp_path / f"{name}.ckpt")
     for name, model, into in (
-        ("compiled", compiled, looplit.Loop(**TINY)),
-        ("plain", plain, looplit.Loop(**TINY, compile=True)),
+        ("compiled", compiled, looplit.Loop(**TINY, steps=3)),
+        ("plain", plain, looplit.Loop(**TINY, steps=3, compile=True)),
     ):
         trainer(tmp_path, max_steps=3).fit(into, loader(), ckpt_path=tmp_path / f"{name}.ckpt", weights_only=True)
         assert model.state_dict().keys() == into.state_dict().keys()
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"residual_multiplier": 0.5},
+        {"output_multiplier": 0.5},
+        {"injection_scale": 0.25},
+        {"initial_state": "prelude"},
+        {"boundary": "norm"},
+        {"coda_boundary": "norm"},
+        {"heads": 1},
+        {"trained_passes": 1},
+        {"embedding_std": 0.5},
+        {"passes": 3},
+        {"warmup_steps": 2},
+        {"warmdown_ratio": 0.9},
+    ],
+    ids=str,
+)
+def test_a_resumed_run_keeps_what_no_shape_shows(changed: dict[str, Any], tmp_path: Path) -> None:
+    given: dict[str, Any] = {**TINY, "heads": 2, "steps": 6, "warmup_steps": 1, "warmdown_ratio": 0.5}
+    run = trainer(tmp_path, max_steps=4)
+    run.fit(looplit.Loop(**given), loader())
+    run.save_checkpoint(tmp_path / "half.ckpt")
+    ((name, value),) = changed.items()
+    with pytest.raises(InputError, match=f"{name} = {value!r}: the checkpoint's"):
+        trainer(tmp_path, max_steps=6).fit(
+            looplit.Loop(**{**given, **changed}), loader(), ckpt_path=tmp_path / "half.ckpt", weights_only=True
+        )
+
+
+def test_a_run_may_be_made_longer_before_its_rate_falls(tmp_path: Path) -> None:
+    given: dict[str, Any] = {**TINY, "warmup_steps": 1, "warmdown_ratio": 0.75}
+    run = trainer(tmp_path, max_steps=3)
+    run.fit(looplit.Loop(**given, steps=8), loader())
+    run.save_checkpoint(tmp_path / "early.ckpt")
+    into = looplit.Loop(**given, steps=12)
+    trainer(tmp_path, max_steps=4).fit(into, loader(), ckpt_path=tmp_path / "early.ckpt", weights_only=True)
+    into, run = looplit.Loop(**given, steps=4), trainer(tmp_path, max_steps=4)
+    with pytest.raises(InputError, match="steps = 4: the checkpoint's run was planned with 8"):
+        run.fit(into, loader(), ckpt_path=tmp_path / "early.ckpt", weights_only=True)
 
 
 class TestLoad:

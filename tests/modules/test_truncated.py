@@ -130,6 +130,37 @@ def test_a_resumed_run_keeps_its_budget(tmp_path: Path) -> None:
         fit(looplit.TruncatedLoop(**TINY, steps=16), tmp_path, ckpt_path=tmp_path / "half.ckpt")
 
 
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"passes": 8}, "passes = 8: the checkpoint's model has 3"),
+        ({"trained_passes": 2}, "trained_passes = 2: the checkpoint's model has 1"),
+        ({"heads": 2}, "heads = 2: the checkpoint's model has 1"),
+        ({"final_factor": 0.9}, "final_factor = 0.9: the checkpoint's run was planned with 0.1"),
+        ({"steps": 16}, "steps = 16: the checkpoint's run was planned with 8"),
+    ],
+)
+def test_a_resumed_run_keeps_what_no_shape_shows(changed: dict[str, Any], said: str, tmp_path: Path) -> None:
+    """The rates are said outright, so that HyperP's own do not give another length away."""
+    rates = dict.fromkeys(("learning_rate", "embedding_lr", "head_lr", "gain_lr"), 0.01)
+    given = {**TINY, **rates, "steps": 8}
+    fit(looplit.TruncatedLoop(**given), tmp_path, max_steps=4).save_checkpoint(tmp_path / "half.ckpt")
+    with pytest.raises(InputError, match=said) as caught:
+        fit(looplit.TruncatedLoop(**{**given, **changed}), tmp_path, ckpt_path=tmp_path / "half.ckpt")
+    assert "\n" not in str(caught.value)
+
+
+def test_an_evaluation_reads_the_function_alone(tmp_path: Path) -> None:
+    """Trained passes play no part in a validation, heads do."""
+    trainer = fit(looplit.TruncatedLoop(**TINY), tmp_path, max_steps=2)
+    trainer.save_checkpoint(tmp_path / "run.ckpt")
+    other = looplit.TruncatedLoop(**{**TINY, "trained_passes": 3})
+    trainer.validate(other, loader(), ckpt_path=tmp_path / "run.ckpt", weights_only=True)
+    other = looplit.TruncatedLoop(**{**TINY, "heads": 2})
+    with pytest.raises(InputError, match="heads = 2: the checkpoint's model has 1"):
+        trainer.validate(other, loader(), ckpt_path=tmp_path / "run.ckpt", weights_only=True)
+
+
 def test_a_checkpoint_becomes_the_model_again(tmp_path: Path) -> None:
     model = looplit.TruncatedLoop(**TINY)
     with torch.no_grad():
@@ -155,6 +186,30 @@ def test_the_window_stays_where_passes_change(callback: Callback, tmp_path: Path
 
 
 @pytest.mark.parametrize(
+    ("arguments", "callbacks", "warned"),
+    [
+        ({"boundary": "identity"}, [], True),
+        ({"boundary": "norm"}, [], True),
+        ({"boundary": "identity", "trained_passes": 3}, [], False),
+        ({"boundary": "identity", "trained_passes": 3}, [ModelGrowth(passes=4, step=1)], True),
+        ({"boundary": "inject"}, [], False),
+        ({}, [], False),
+    ],
+)
+def test_a_prelude_that_no_boundary_reads_is_said_to_stay(
+    arguments: dict[str, Any], callbacks: list[Callback], warned: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = looplit.TruncatedLoop(**{**TINY, **arguments})
+    before = model.backbone.embedding.weight.detach().clone()
+    with caplog.at_level("INFO"):
+        fit(model, tmp_path, max_steps=2, callbacks=callbacks)
+    said = [record.message for record in caplog.records if "without gradient" in record.message]
+    assert len(said) == warned
+    assert not any("\n" in line for line in said)
+    assert torch.equal(model.backbone.embedding.weight, before) is (warned and not callbacks)
+
+
+@pytest.mark.parametrize(
     ("arguments", "named"),
     [
         ({"passes": 0}, "passes = 0"),
@@ -164,7 +219,16 @@ def test_the_window_stays_where_passes_change(callback: Callback, tmp_path: Path
         ({"passes": 2, "batch_tokens": 0}, "batch_tokens = 0"),
         ({"passes": 2, "learning_rate": -1.0}, "learning_rate = -1.0"),
         ({"passes": 2, "split": (1, 1)}, "split"),
+        ({"passes": 2, "split": 3}, "split = 3"),
         ({"passes": 2, "steps": 0}, "steps = 0"),
+        ({"passes": 2, "steps": 2.5}, "steps = 2.5: must be a whole number"),
+        ({"passes": 2.5}, "passes = 2.5: must be a whole number"),
+        ({"passes": True}, "passes = True: must be a whole number"),
+        ({"passes": "8"}, "passes = '8': must be a whole number"),
+        ({"passes": 8, "trained_passes": 2.5}, "trained_passes = 2.5: must be a whole number"),
+        ({"passes": 2, "heads": 0}, "heads = 0: must be at least 1"),
+        ({"passes": 2, "betas": 0.9}, "betas = 0.9: must be two numbers"),
+        ({"passes": 2, "learning_rate": True}, "learning_rate = True: must be a finite number"),
     ],
 )
 def test_wrong_arguments_are_refused_by_name(arguments: dict[str, Any], named: str) -> None:

@@ -377,7 +377,7 @@ def test_json_equals_the_recipe(capsys):
         ("vanilla 8 --micro-batch 7 --yaml", "batch_tokens = 524288: must be a multiple of devices"),
         ("vanilla 8 --mode fast", "mode = 'fast'"),
         ("vanilla 8 --set lr=1", "overrides = 'lr'"),
-        ("vanilla 8 --set lr", "option = 'lr'"),
+        ("vanilla 8 --set lr", "set = 'lr'"),
         ("vanilla 8 --exponent eps=1", "exponents = 'eps'"),
         ("vanilla 8 --optimizer sgd", "optimizer = 'sgd'"),
         ("vanilla 8 --weight-decay fixed", "weight_decay = 'fixed': needs --data-constrained"),

@@ -17,6 +17,7 @@ from looplit.scaling.commands import config_of, parse_recipe, recipe_main, run_o
 from looplit.scaling.config_files import parse_value
 from looplit.scaling.hyperp import REFERENCE_TOKENS, transfer
 from looplit.scaling.plan import plan_config
+from looplit.scaling.run_config import Layout, config_dict
 from looplit.scaling.settle import init_args, module_class, recipe_of, run_of
 from looplit.scaling.truncation import (
     SETTINGS,
@@ -170,6 +171,12 @@ def test_other_machines_keep_the_batch():
         ("truncated_loop --passes 4 --set gain_lr=-1", "gain_lr = -1"),
         ("truncated_loop --passes 4 --set betas=[0.9,1]", "betas = (0.9, 1)"),
         ("truncated_loop --passes 4 --set final_factor=2", "final_factor = 2"),
+        ("truncated_loop --passes 4 --set learning_rate=abc", "learning_rate = 'abc': must be a finite number"),
+        ("truncated_loop --passes 4 --set learning_rate=true", "learning_rate = True: must be a finite number"),
+        ("truncated_loop --passes 4 --set eps=nan", "eps = 'nan': must be a finite number"),
+        ("truncated_loop --passes 4 --set betas=0.9", "betas = 0.9: must be two numbers"),
+        ("truncated_loop --passes 4 --set learning_rate", "set = 'learning_rate': must be NAME=VALUE"),
+        ("loop_2 8 --exponent learning_rate=abc", "exponent = 'learning_rate=abc': must give a number"),
         ("truncated_loop --passes 4 --tokens 10", "tokens = 10: must be at least one batch"),
         ("truncated_loop --passes 4 --batch-tokens 1000", "batch_tokens = 1000"),
         ("loop_2 8 --boundary linear", "boundary = 'linear': the growth study's recipe has no settings"),
@@ -180,6 +187,17 @@ def test_wrong_input_gets_one_clear_line(argv, line):
         recipe_main(argv.split())
     assert str(error.value).splitlines() == [str(error.value)]
     assert line in str(error.value)
+
+
+def test_a_prelude_that_no_boundary_reads():
+    """Plain DDP waits for gradients that it never gets, so the config takes the other; the plan has a note on it."""
+    layout = Layout(devices=2)
+    for boundary, strategy in (("identity", "ddp_find_unused_parameters_true"), ("linear", "ddp")):
+        run = truncated_run(8, 2, boundary=boundary)
+        config = config_dict(run, layout)
+        assert config["trainer"]["strategy"] == strategy
+        noted = any("prelude" in note for note in plan_config(config).notes)
+        assert noted is (boundary == "identity")
 
 
 def test_unknown_module_arguments_are_refused():

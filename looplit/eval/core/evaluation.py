@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from looplit.data.tokenizer import load_tokenizer, token_byte_counts
-from looplit.errors import require, require_count
+from looplit.errors import require, require_whole
 from looplit.eval.core.batches import collate, groups, row_lengths
 from looplit.eval.core.bundle import CONTEXT, Bundle, Task, read_examples
 from looplit.eval.core.metric import TaskScores
@@ -93,8 +93,8 @@ def plan_evaluation(
 
     check_seeds(seeds)
     if limit is not None:
-        require_count("limit", limit)
-    require_count("context", context, least=2)
+        require_whole("limit", limit)
+    require_whole("context", context, least=2)
     labels = list(bundle.tasks) if tasks is None else list(dict.fromkeys(tasks))
     unknown = [label for label in labels if label not in bundle.tasks]
     require(not unknown and bool(labels), "tasks", unknown, f"the bundle has {', '.join(bundle.tasks)}")
@@ -187,7 +187,7 @@ def checked_scorer(
     Raises:
         InputError: See `evaluate`.
     """
-    require_count("token_budget", token_budget)
+    require_whole("token_budget", token_budget)
     scorer = Scorer(model, device, passes)
     most, ids = scorer.context, plan.tokenizer.n_vocab
     with scorer.ready():

@@ -16,6 +16,7 @@ from looplit.scaling.laws.answers.base import (
     table,
 )
 from looplit.scaling.loops.commands import (
+    check_passes,
     chosen_law,
     method_fields,
     method_line,
@@ -77,7 +78,8 @@ def optimum_answer(args: argparse.Namespace) -> Answer:
     law = chosen_law(args.law)
     given = {name: getattr(args, name) for name in ("n", "compute", "T", "units") if getattr(args, name) is not None}
     require(bool(given), "optimum", "nothing", "say what is given: --n, --compute, --T or --units")
-    require(args.T is None or args.T >= 1, "T", args.T, "must be at least 1")
+    if args.T is not None:
+        check_passes(args.T)
     require(args.plot is None or args.n is not None, "plot", args.plot, "needs --n: the figure is of one size")
     if args.units is not None:
         require(len(given) == 1, "units", args.units, "excludes --n, --compute and --T")
@@ -107,18 +109,21 @@ def _at_units(units: float, nrec: float, law: LoopLaw) -> tuple[dict[str, Any], 
     text = "\n".join([
         f"Highest g at a loop compute of T + 2B = {units:g} units (at equal size and compute, the lowest loss)",
         f"  whole passes: {whole.setting}, {whole.units:g} units, g {whole.g:.3f}, N_eff/N {whole.effective_ratio:.3f}",
-        f"  real passes: ({real.passes:.3g}, {real.trained_passes:.3g}), g {float(law.g(*real)):.3f}; q - 2p = "
-        f"{law.criterion:.3f}, so {verdict(law)}",
+        f"  real passes: ({real.passes:.3g}, {real.trained_passes:.3g}), g {float(law.g(*real)):.3f}; "
+        + (verdict(law) if law.untold else f"q - 2p = {law.criterion:.3f}, so {verdict(law)}"),
     ])  # fmt: skip
-    return {"best": worth_fields(whole), "continuous": setting_fields(real), "q_minus_2p": law.criterion}, text
+    criterion = None if law.untold else law.criterion
+    return {"best": worth_fields(whole), "continuous": setting_fields(real), "q_minus_2p": criterion}, text
 
 
 def _at_passes(passes: int, nrec: float, law: LoopLaw) -> tuple[dict[str, Any], str]:
     best = best_trained_passes(passes, nrec, law)
     trained = sorted({1, 2, 4, 8, 16, best, passes} & set(range(1, passes + 1)))
     found = [worth(passes, b, nrec, law) for b in trained]
-    text = f"T = {passes} given, size free: B = {best} needs the least compute at equal loss\n" + _worth_table(found)
-    return {"best": worth_fields(worth(passes, best, nrec, law)), "all": [worth_fields(each) for each in found]}, text
+    chosen = "the best B is not identified" if law.untold else f"B = {best} needs the least compute at equal loss"
+    text = f"T = {passes} given, size free: {chosen}\n{_worth_table(found)}"
+    fields = None if law.untold else worth_fields(worth(passes, best, nrec, law))
+    return {"best": fields, "all": [worth_fields(each) for each in found]}, text
 
 
 def _at_size(

@@ -5,11 +5,10 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from typing import Any
 
-from looplit.arguments import CommandParser, quantity
-from looplit.errors import require
+from looplit.arguments import CommandParser, natural, quantity
+from looplit.errors import InputError, require, require_between
 from looplit.scaling.loops.law import COMPUTE_UNIT, EQUATION, NREC, PUBLISHED, UNITS, LoopLaw
 from looplit.scaling.loops.optimum import Setting, Worth, best_trained_passes, full_backpropagation, worth
 from looplit.wording import counted
@@ -19,6 +18,10 @@ SUBCOMMANDS = {
     "frontier": "parameters saved against compute needed, every setting of the study",
     "fit": "the law from finished runs, and what the runs say by themselves",
 }
+
+
+MOST_PASSES = 10_000
+"""T that the answers go up to, far beyond what was ever trained."""
 
 
 def loops_main(argv: Sequence[str]) -> int:
@@ -36,8 +39,10 @@ def loops_main(argv: Sequence[str]) -> int:
         from looplit.scaling.loops.answers import run_subcommand
 
         return run_subcommand(arguments[0], subcommand_parser(arguments[0]).parse_args(arguments[1:]))
+    if arguments and not arguments[0].startswith("-"):
+        raise InputError(f"loops = {arguments[0]!r}: must be one of {', '.join(SUBCOMMANDS)}, or options such as --T")
     args = worth_parser().parse_args(arguments)
-    require(args.T >= 1, "T", args.T, "must be at least 1")
+    check_passes(args.T)
     require(1 <= args.B <= args.T, "B", args.B, f"must be from 1 to T = {args.T}")
     law = chosen_law(args.law)
     payload = worth_payload(args.T, args.B, args.nrec, law)
@@ -46,6 +51,11 @@ def loops_main(argv: Sequence[str]) -> int:
     else:
         print(worth_card(payload, args.nrec, law), method_line(args.nrec, law), sep="\n")
     return 0
+
+
+def check_passes(passes: int) -> None:
+    """Refuses a T that no answer is for: every B up to it is tried."""
+    require_between("T", passes, 1, MOST_PASSES)
 
 
 def worth_parser() -> argparse.ArgumentParser:
@@ -99,7 +109,7 @@ def _fit_arguments(parser: argparse.ArgumentParser) -> None:
                         "report it, in place of the law's 6·N_comp·D")  # fmt: skip
     parser.add_argument("--budget", type=quantity, help="FLOPs at which to read compute-optimal sizes")
     parser.add_argument("--hold", nargs="+", default=[], metavar="NAME=VALUE", help="hold c, p or q")
-    parser.add_argument("--bootstrap", type=int, default=0, metavar="N", help="resamples behind 90%% intervals")
+    parser.add_argument("--bootstrap", type=natural, default=0, metavar="N", help="resamples behind 90%% intervals")
     parser.add_argument("--seed", type=int, default=0, help="of the resampling (default %(default)s)")
     parser.add_argument("--save", metavar="FILE", help="write the fit as JSON, for --law")
     parser.add_argument("--plot", metavar="FILE", help="also draw what a setting is worth, and loss at equal compute")
@@ -127,7 +137,7 @@ def worth_payload(passes: int, trained_passes: int, nrec: float, law: LoopLaw) -
     here = worth(passes, trained_passes, nrec, law)
     full = full_backpropagation(here.units)
     return worth_fields(here) | {
-        "best_B": best_trained_passes(passes, nrec, law),
+        "best_B": None if law.untold else best_trained_passes(passes, nrec, law),
         "full_bptt_alternative": worth_fields(worth(*full, nrec, law)),
         "method": method_fields(nrec, law),
     }
@@ -135,16 +145,18 @@ def worth_payload(passes: int, trained_passes: int, nrec: float, law: LoopLaw) -
 
 def method_fields(nrec: float, law: LoopLaw) -> dict[str, Any]:
     """The JSON keys of how an answer comes about: the law, what was held, and units."""
-    return {"equation": EQUATION, "law": law_name(law), "held": asdict(law) | {"nrec": nrec}, "units": UNITS}
+    said = {"equation": EQUATION, "law": law_name(law), "held": law.coefficients | {"nrec": nrec}, "units": UNITS}
+    return said | {"warnings": list(law.untold)}
 
 
 def method_line(nrec: float, law: LoopLaw) -> str:
-    """The same for the screen, in three lines."""
-    held = ", ".join(f"{name} = {value:.5g}" for name, value in asdict(law).items())
+    """The same for the screen, in three lines; what the law's runs could not tell follows."""
+    held = ", ".join(f"{name} = {value:.5g}" for name, value in law.coefficients.items())
     return "\n".join([
         f"by {law_name(law)}, {EQUATION}",
         f"  L in {UNITS['loss']}, N in non-embedding parameters, D in tokens; compute in {COMPUTE_UNIT}",
         f"  held: {held}, N_rec/N = {nrec:g}",
+        *(f"warning: {sentence}; what rests on it above is a guess" for sentence in law.untold),
     ])  # fmt: skip
 
 
@@ -171,7 +183,9 @@ def setting_fields(setting: Setting) -> dict[str, Any]:
 
 
 def verdict(law: LoopLaw) -> str:
-    """What q - 2p says where T and B are both free."""
+    """What q - 2p says where T and B are both free, and that it says nothing where the runs do not tell p from q."""
+    if law.untold:
+        return "not identified"
     return "train every pass" if law.criterion >= 0 else f"train {law.q / (2 * law.p):.0%} of the passes"
 
 
@@ -179,12 +193,7 @@ def worth_card(payload: dict[str, Any], nrec: float, law: LoopLaw) -> str:
     """The answer on screen."""
     t, b, full = payload["T"], payload["B"], payload["full_bptt_alternative"]
     saved = 1 - 1 / payload["effective_ratio"]
-    best = worth(t, payload["best_B"], nrec, law).compute_per_effective
-    prescribed = (
-        f"B = {b} is best"
-        if b == payload["best_B"]
-        else f"B = {payload['best_B']} is best, with {1 - best / payload['compute_per_effective']:.1%} less compute"
-    )
+    prescribed = _prescribed(payload, nrec, law)
     chosen = (
         "every pass is trained already"
         if t == b
@@ -203,6 +212,17 @@ def worth_card(payload: dict[str, Any], nrec: float, law: LoopLaw) -> str:
         f"({t}, {b}): {counted(t, 'pass')}, the last {b} trained; "
         f"N_rec/N = {nrec:g}; by {law_name(law)}, compute 6·N_comp·D",
         *(f"  {name:<32}{value:>7}  {meaning}" for name, value, meaning in lines),
-        f"  if T = {t} is prescribed: {prescribed} at equal loss",
+        f"  if T = {t} is prescribed: {prescribed}",
         f"  if T can be chosen too: {chosen}",
     ])  # fmt: skip
+
+
+def _prescribed(payload: dict[str, Any], nrec: float, law: LoopLaw) -> str:
+    """Which B is best at the T of a setting."""
+    best = payload["best_B"]
+    if best is None:
+        return "the best B is not identified"
+    if best == payload["B"]:
+        return f"B = {best} is best at equal loss"
+    needed = worth(payload["T"], best, nrec, law).compute_per_effective
+    return f"B = {best} is best, with {1 - needed / payload['compute_per_effective']:.1%} less compute at equal loss"

@@ -17,6 +17,7 @@ from looplit.scaling.laws.rows import Rows, check_rows
 from looplit.scaling.laws.solve import Huber, draw_interval, fit_law
 from looplit.scaling.laws.twovariable import COUPLED, ROBUST, fit_coupled, size_data_rows
 from looplit.scaling.loops.law import LoopLaw
+from looplit.wording import counted
 
 LOOP_BOUNDS = {"c": (0.0, 10.0), "p": (0.0, 10.0), "q": (0.0, 10.0)}
 START = {"c": 1.0, "p": 0.3, "q": 0.8}
@@ -99,7 +100,8 @@ def fit_loops(
 ) -> Fit:
     """All nine coefficients at once, with residuals in log loss; derived: R² of the loss, and `q - 2p`.
 
-    Full backpropagation is the better use of compute where `q - 2p` is above zero.
+    Full backpropagation is the better use of compute where `q - 2p` is above zero. Runs that do not tell p and q apart
+    (`unidentified`) give none.
 
     Args:
         rows: From `loop_rows`.
@@ -117,6 +119,13 @@ def fit_loops(
     """
     held = dict(hold or {})
     require(set(held) <= set(LOOP_BOUNDS), "hold", sorted(held), f"must be among {', '.join(LOOP_BOUNDS)}")
+    for name, value in held.items():
+        low, high = LOOP_BOUNDS[name]
+        require(low <= value <= high, "hold", f"{name}={value:g}", f"must be from {low:g} to {high:g}")
+    free = len(COUPLED.parameters[:-2]) + len(LOOP_BOUNDS) - len(held)
+    distinct = len(np.unique(np.stack(list(rows.columns.values())), axis=1).T)
+    rule = f"must be at least {free} of distinct size, tokens or setting: the law has as many free coefficients"
+    require(distinct >= free, "runs", distinct, rule)
     starts = _starts(rows, n0, d0, held)
     floor = float(rows.observed.min())
     endless = (-np.inf, np.inf)
@@ -125,8 +134,9 @@ def fit_loops(
     bounds |= {name: limits for name, limits in LOOP_BOUNDS.items() if name not in held}
     fit = fit_law(LOOPS, rows, starts, bounds, fixed=held | {"N0": n0, "D0": d0}, space="log", huber=huber, units=units,
                   bootstrap=bootstrap, seed=seed, progress=progress)  # fmt: skip
-    derived = (Parameter("R2", _r_squared(fit)), _criterion(fit))
-    return replace(fit, derived=derived, warnings=(*fit.warnings, *unidentified(rows, held)))
+    untold = unidentified(rows.columns, held)
+    derived = (Parameter("R2", _r_squared(fit)), *([] if untold else [_criterion(fit)]))
+    return replace(fit, derived=derived, warnings=(*fit.warnings, *untold))
 
 
 def fit_at_passes(rows: Rows, passes: int, **options: Any) -> Fit:
@@ -156,23 +166,28 @@ def law_of(fit: Fit) -> LoopLaw:
     """The fitted law in the form whose optima `looplit.scaling.loops` answers."""
     require(fit.law == LOOPS.name, "fit", fit.law, f"must be a fit of {LOOPS.name!r}")
     plain = {name: fit[name] for name in ("E", "alpha", "beta", "kappa", "c", "p", "q")}
-    return LoopLaw(**plain, A=float(np.exp(fit["log_A"])), H=float(np.exp(fit["log_H"])), n0=fit["N0"], d0=fit["D0"])
+    return LoopLaw(
+        **plain, A=float(np.exp(fit["log_A"])), H=float(np.exp(fit["log_H"])), n0=fit["N0"], d0=fit["D0"],
+        untold=unidentified(fit.columns, fit.fixed),
+    )  # fmt: skip
 
 
-def unidentified(rows: Rows, held: Mapping[str, float] | None = None) -> tuple[str, ...]:
+def unidentified(columns: Mapping[str, ArrayLike], held: Mapping[str, float] | None = None) -> tuple[str, ...]:
     """What the loop settings of the runs cannot tell of c, p and q, a sentence each.
 
-    c·(1 - T^-p·B^-q) at k settings is k numbers, of which the directions (log T, log B) tell p and q apart.
+    c·(1 - T^-p·B^-q) at k settings is k numbers, of which the directions (log T, log B) tell p and q apart. Without
+    runs at (1, 1), where g = 1, one of them goes into the height of the size term.
 
     Args:
-        rows: From `loop_rows`.
+        columns: T and B of the runs.
         held: Coefficients that are held, and need not be told.
     """
     free = [name for name in LOOP_BOUNDS if name not in (held or {})]
-    settings = np.unique(np.stack([rows.columns["T"], rows.columns["B"]], axis=1), axis=0)
+    settings = np.unique(np.stack([np.asarray(columns[name], float) for name in "TB"], axis=1), axis=0)
     logs = np.log(settings[settings[:, 0] > 1])
-    if len(logs) < len(free):
-        return (f"not identified: {len(logs)} looped settings do not tell {', '.join(free)} apart",)
+    if len(settings) <= len(free):
+        anchor = "" if len(logs) < len(settings) else " without a run at (1, 1)"
+        return (f"not identified: {counted(len(logs), 'looped setting')}{anchor} cannot tell {', '.join(free)} apart",)
     if not {"p", "q"} <= set(free):
         return ()
     if np.all(logs[:, 1] == 0):

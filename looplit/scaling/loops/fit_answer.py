@@ -31,6 +31,7 @@ from looplit.scaling.loops.optimum import (
     best_trained_passes,
 )
 from looplit.scaling.loops.runs import (
+    SAME_SIZE,
     Comparison,
     LoopRun,
     Quartiles,
@@ -62,23 +63,25 @@ def fit_answer(args: argparse.Namespace) -> Answer:
     single = _single_laws(rows, hold, units)
     g = runwise_g(runs, law)
     comparisons = _comparisons(runs)
+    missing = None if comparisons else _why_no_comparison(runs)
     sizes = optimal_sizes(runs, args.budget, units["output"]) if args.budget else {}
     compute_unit = "training FLOPs, as each run reports" if args.own_flops else COMPUTE_UNIT
     payload = {
         "fit": fit.to_dict(draws=False),
         "nrec": nrec,
-        "full_bptt_favoured": law.criterion > 0,
+        "full_bptt_favoured": None if law.untold else law.criterion > 0,
         "fixed_passes": {str(passes): _single_fields(passes, each, nrec) for passes, each in single.items()},
         "runwise_g": [setting_fields(setting) | each._asdict() | {"law": float(law.g(*setting))}
                       for setting, each in g.items()],
         "compute": {"unit": compute_unit},
         "interpolation": INTERPOLATION,
         "equal_compute": {f"{size:g}": _comparison_fields(each) for size, each in comparisons.items()},
+        "no_equal_compute_because": missing,
         "optimal_sizes": [_size_fields(setting, each) for setting, each in sizes.items()],
     }  # fmt: skip
     text = "\n".join([
         *_fit_text(fit, law), *_single_text(single, nrec), *_g_text(g, law),
-        *_comparison_text(comparisons, compute_unit), *_size_text(sizes, args.budget),
+        *_comparison_text(comparisons, compute_unit, missing), *_size_text(sizes, args.budget),
     ])  # fmt: skip
 
     def draw() -> Figure:
@@ -122,6 +125,18 @@ def _comparisons(runs: Sequence[LoopRun]) -> dict[float, Comparison]:
     return {size: compare(each) for size, each in ladders.items() if NO_LOOPING in each and len(each) > 1}
 
 
+def _why_no_comparison(runs: Sequence[LoopRun]) -> str:
+    """What the runs lack for a comparison at equal compute."""
+    if all(run.setting != NO_LOOPING for run in runs):
+        return "there is no run without loops, (1, 1)"
+    if all(run.setting == NO_LOOPING for run in runs):
+        return "every run is without loops"
+    return (
+        f"no size has runs without loops at two budgets and, within {SAME_SIZE:.0%} of it, runs of a looped setting at "
+        "two"
+    )
+
+
 def _single_fields(passes: int, fit: Fit, nrec: float) -> dict[str, Any]:
     return {"best_B": best_trained_passes(passes, nrec, law_of(fit)), "fit": fit.to_dict(draws=False)}
 
@@ -149,11 +164,12 @@ def _fit_text(fit: Fit, law: LoopLaw) -> list[str]:
         [entry.name, f"{entry.value:.4f}", shown(entry.standard_error, ".4f"), shown_interval(entry.interval, ".4f")]
         for entry in (*fit.parameters, *fit.derived)
     ]
-    doubt = " (if it is told at all: see the warning)" if any("not identified" in w for w in fit.warnings) else ""
     return [
         described(fit),
         table(["coefficient", "value", "±", f"{fit.level:.0%}"], rows),
-        f"q - 2p = {law.criterion:.3f}: at a free choice of T and B, {verdict(law)}{doubt}",
+        "q - 2p: not identified, so no word on how many passes to train"
+        if law.untold
+        else f"q - 2p = {law.criterion:.3f}: at a free choice of T and B, {verdict(law)}",
     ]
 
 
@@ -180,14 +196,17 @@ def _g_text(found: Mapping[Setting, Quartiles], law: LoopLaw) -> list[str]:
             table(["(T, B)", "median", "quartiles", "law", "runs"], rows)] if rows else []  # fmt: skip
 
 
-def _comparison_text(found: Mapping[float, Comparison], unit: str) -> list[str]:
+def _comparison_text(found: Mapping[float, Comparison], unit: str, missing: str | None) -> list[str]:
+    if missing:
+        return ["", f"No comparison with no looping at equal compute: {missing}"]
     rows = [
         [f"{size:.3g}", str(setting), f"{start:.3g}", f"{end:.3g}"]
         for size, each in found.items()
         for setting, start, end in each.stretches()
     ]
-    title = f"Best measured setting at equal compute ({unit}), by size (non-embedding parameters N); {INTERPOLATION}"
-    return ["", title, table(["N", "(T, B)", "from FLOPs", "to"], rows)] if rows else []
+    title = f"Best measured setting at equal compute ({unit}), by non-embedding parameters N without loops; looped " \
+            f"models within {SAME_SIZE:.0%} of it count as that size; {INTERPOLATION}"  # fmt: skip
+    return ["", title, table(["N", "(T, B)", "from FLOPs", "to"], rows)]
 
 
 def _size_text(found: Mapping[Setting, SizeOptimum], budget: float | None) -> list[str]:

@@ -5,7 +5,7 @@ Light on purpose: numpy only, so that the command line answers at once. Every fu
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -84,6 +84,7 @@ class LoopLaw:
         q: Exponent of the trained passes.
         n0: N0, non-embedding parameters.
         d0: D0, tokens.
+        untold: What the runs behind a fitted law could not tell of c, p and q, a sentence each.
     """
 
     E: float
@@ -97,6 +98,12 @@ class LoopLaw:
     q: float
     n0: float = 2.4e8
     d0: float = 2.0**30
+    untold: tuple[str, ...] = field(default=(), compare=False)
+
+    @property
+    def coefficients(self) -> dict[str, float]:
+        """The numbers of the law by name."""
+        return {name: value for name, value in asdict(self).items() if name != "untold"}
 
     @property
     def ceiling(self) -> float:

@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,12 +33,16 @@ def answer(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[dict[str, An
 @pytest.fixture
 def table(make_runs: Callable[..., list[LoopRun]], tmp_path: Path) -> str:
     """The study's grid with 0.05 % noise as a CSV table."""
-    path = tmp_path / "runs.csv"
+    return write_table(make_runs(5e-4), tmp_path)
+
+
+def write_table(runs: list[LoopRun], folder: Path) -> str:
+    path = folder / "runs.csv"
     with path.open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(["nonembedding_parameters", "recurrent_parameters", "tokens", "passes", "trained_passes",
                          "final_val_loss"])  # fmt: skip
-        for run in make_runs(5e-4):
+        for run in runs:
             writer.writerow([run.size, run.nrec * run.size, run.tokens, *run.setting, run.loss])
     return str(path)
 
@@ -157,6 +162,41 @@ def test_fit(table: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> 
     assert json.loads(capsys.readouterr().out)["fit"]["fixed"]["p"] == 0.2368
 
 
+def test_no_verdict_from_runs_that_tell_none(
+    make_runs: Callable[..., list[LoopRun]], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Where every pass is trained, p and q trade for one another; a law saved from such runs goes on saying so."""
+    saved = tmp_path / "fit.json"
+    full = write_table(make_runs(5e-4, settings=tuple(each for each in STUDY_SETTINGS if each[0] == each[1])), tmp_path)
+    payload, text = answer(capsys, "fit", full, "--save", str(saved))
+    assert payload["full_bptt_favoured"] is None
+    assert "q - 2p: not identified" in text
+    for argv, key in ((["--T", "8", "--B", "2"], "best_B"), (["optimum", "--T", "8"], "best"),
+                      (["optimum", "--units", "12"], "q_minus_2p")):  # fmt: skip
+        payload, text = answer(capsys, *argv, "--law", str(saved))
+        assert payload[key] is None
+        assert "only p + q is told" in payload["method"]["warnings"][0]
+        assert "only p + q is told" in text
+        assert "not identified" in text.partition("warning")[0]
+
+
+def test_models_of_one_width_meet_at_equal_compute(
+    make_runs: Callable[..., list[LoopRun]], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """The linear boundary adds 2 % to the parameters of a looped model; a missing comparison says what it lacks."""
+    runs = [replace(run, size=run.size * (1.021 if run.setting[0] > 1 else 1)) for run in make_runs(5e-4)]
+    payload, _ = answer(capsys, "fit", write_table(runs, tmp_path))
+    assert list(payload["equal_compute"]) == ["5.8e+07", "1.16e+08", "2.31e+08", "4.64e+08", "9.19e+08"]
+    assert [entry["T"] for entry in payload["equal_compute"]["2.31e+08"]["best"]] == [1, 2]
+    assert payload["no_equal_compute_because"] is None
+    looped = [run for run in runs if run.setting[0] > 1]
+    far = [replace(run, size=1.2 * run.size) for run in looped] + runs
+    for chosen, reason in ((looped, "no run without loops"), ([run for run in far if run not in looped], "within 8%")):
+        payload, text = answer(capsys, "fit", write_table(chosen, tmp_path))
+        assert reason in payload["no_equal_compute_because"]
+        assert reason in text
+
+
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
@@ -173,6 +213,10 @@ def test_fit(table: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> 
         (["optimum", "--n", "many"], "is no positive number"),
         (["frontier", "--plot", "a.gif"], "must end in"),
         (["fit", "none"], "no such file or folder"),
+        (["fit", "none", "--bootstrap", "-3"], "bootstrap"),
+        (["optimum", "--T", "10000000000000"], "T = 10000000000000: must be at most 10000"),
+        (["--T", "2000000", "--B", "2"], "T = 2000000: must be at most 10000"),
+        (["bogus"], "loops = 'bogus': must be one of optimum, frontier, fit"),
     ],
 )
 def test_wrong_input_is_one_line(argv: list[str], message: str) -> None:

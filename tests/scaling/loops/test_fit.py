@@ -72,8 +72,9 @@ def test_laws_far_from_the_published_one_are_recovered(make_runs: MakeRuns, loop
     [
         (lambda t, b: t == b, "log B = 1·log T, so only p \\+ q is told"),
         (lambda t, b: b == 1, "every looped run has B = 1, so nothing tells q"),
-        (lambda t, b: t == 1, "0 looped settings do not tell c, p, q apart"),
-        (lambda t, b: t <= 2, "2 looped settings do not tell c, p, q apart"),
+        (lambda t, b: t == 1, "0 looped settings cannot tell c, p, q apart"),
+        (lambda t, b: t <= 2, "2 looped settings cannot tell c, p, q apart"),
+        (lambda t, b: t == 4, "3 looped settings without a run at \\(1, 1\\) cannot tell c, p, q apart"),
     ],
 )
 def test_what_the_settings_cannot_tell_is_flagged(make_runs: MakeRuns, chosen: object, message: str) -> None:
@@ -81,6 +82,8 @@ def test_what_the_settings_cannot_tell_is_flagged(make_runs: MakeRuns, chosen: o
     rows = rows_of(make_runs(1e-3, settings=settings))
     fit = fit_loops(rows)
     assert any(re.search(message, warning) for warning in fit.warnings)
+    assert [entry.name for entry in fit.derived] == ["R2"]  # no q - 2p
+    assert re.search(message, " ".join(law_of(fit).untold))
     prediction = fit.predict(**rows.columns)  # what was run is still predicted
     assert np.abs(prediction / rows.observed - 1).max() < 5e-3
 
@@ -92,8 +95,19 @@ def test_what_is_held_lets_full_runs_tell_the_rest(make_runs: MakeRuns) -> None:
     assert fit.fixed["p"] == PUBLISHED.p
     assert not fit.warnings
     assert fit.parameter("q - 2p").value == pytest.approx(PUBLISHED.criterion, rel=1e-7)
+    assert not law_of(fit).untold
     with pytest.raises(InputError, match="hold"):
         fit_loops(rows, hold={"alpha": 0.3})
+    with pytest.raises(InputError, match="hold = 'p=nan': must be from 0 to 10"):
+        fit_loops(rows, hold={"p": float("nan")})
+
+
+def test_too_few_runs_are_named_as_runs(make_runs: MakeRuns) -> None:
+    with pytest.raises(InputError, match="runs = 8: must be at least 9"):
+        fit_loops(rows_of(make_runs(count=8)))
+    few = make_runs(count=5)
+    with pytest.raises(InputError, match="runs = 5"):  # replicates do not tell how the law bends
+        fit_loops(rows_of([*few, *(replace(run, loss=run.loss + 0.01) for run in few)]))
 
 
 @pytest.mark.parametrize("passes", [4, 8, 16])
@@ -139,6 +153,6 @@ def test_wrong_rows_are_refused(changed: dict, message: str) -> None:
 
 
 def test_tokens_in_proportion_to_size_are_refused(make_runs: MakeRuns) -> None:
-    runs = [run for run in make_runs(settings=STUDY_SETTINGS[:1]) if run.tokens == 2.0**30]
+    runs = [run for run in make_runs() if run.tokens == 2.0**30]
     with pytest.raises(InputError, match="not identified"):
         fit_loops(rows_of(runs))

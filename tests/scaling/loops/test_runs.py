@@ -107,7 +107,7 @@ def test_a_linear_boundary_makes_no_other_size(make_runs: MakeRuns) -> None:
 
 def test_ladders_are_read_between_their_points_only() -> None:
     curve = (np.array([1e18, 1e19, 1e20]), np.array([3.0, 2.6, 2.4]))
-    assert np.isnan(read_ladder(curve, [0.99e18, 1.01e20])).all()
+    assert np.isnan(read_ladder(curve, [1.0, 0.99e18, 1.01e20, 1e300])).all()
     assert read_ladder(curve, curve[0]) == pytest.approx(curve[1])
     between = read_ladder(curve, np.geomspace(1e18, 1e20, 50))
     assert (np.diff(between) < 0).all()
