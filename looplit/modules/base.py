@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any, cast, get_args
 
@@ -166,24 +167,25 @@ class LoopedLM(L.LightningModule):
                 f"callbacks: {type(self).__name__} trains with growth; add looplit.callbacks.ModelGrowth() to them"
             )
 
-        if self.config.cuts_prelude(self._most_passes()):
+        if any(map(self.config.cuts_prelude, self._passes_ahead())):
             rank_zero_info(
                 "warning: no boundary reads the prelude, so the untrained passes before the last "
                 f"{self.config.trained_passes} leave prelude and embedding without gradient: they stay as they start"
             )
 
-    def _most_passes(self) -> int:
-        """K that the run grows to."""
+    def _passes_ahead(self) -> list[int]:
+        """K now, one more if it grows (whatever has no gradient then has none at a higher K), and those drawn."""
         callbacks = self.trainer.callbacks  # type: ignore[attr-defined]
-        grown = [event.passes for callback in callbacks for event in getattr(callback, "growth_events", ())]
-        return max([self.backbone.passes, *grown])
+        grown = [self.backbone.passes + 1 for callback in callbacks if hasattr(callback, "growth_events")]
+        drawn = [callback.random_passes.choices for callback in callbacks if hasattr(callback, "random_passes")]
+        return [self.backbone.passes, *grown, *itertools.chain(*drawn)]
 
     def _check_strategy(self, stage: str) -> None:
         strategy = self.trainer.strategy
         if isinstance(strategy, FSDPStrategy):
             raise InputError("trainer.strategy = FSDPStrategy: FSDP1 hides matrices from Muon; take looplit_fsdp")
         waits = isinstance(strategy, DDPStrategy) and not strategy._ddp_kwargs.get("find_unused_parameters")
-        if stage == "fit" and waits and self.config.leaves_idle(self.backbone.passes):
+        if stage == "fit" and waits and any(map(self.config.leaves_idle, self._passes_ahead())):
             raise InputError(
                 f"trainer.strategy = {type(strategy).__name__}: plain DDP waits for every gradient, and some cores or "
                 "the prelude get none here; take ddp_find_unused_parameters_true or looplit_fsdp"

@@ -198,8 +198,9 @@ NO_INJECTION = {"boundary": "norm", "coda_boundary": "identity"}
         lambda: UntiedGrow(**TINY),
         lambda: Untied(**TINY, passes=2, trained_passes=1),
         lambda: Loop(**TINY, **NO_INJECTION, trained_passes=1),
+        lambda: LoopGrow(**TINY, **NO_INJECTION, trained_passes=2),
     ],
-    ids=["dormant cores", "cores before the window", "a prelude that nothing reads"],
+    ids=["dormant cores", "cores before the window", "a prelude that nothing reads", "one that growth cuts off"],
 )
 def test_plain_ddp_is_refused_where_parameters_get_no_gradient(build: Callable[[], LoopedLM], tmp_path: Path) -> None:
     """It would end in its second step with a page of torch's."""
