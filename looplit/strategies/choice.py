@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from lightning.pytorch.strategies import FSDPStrategy, Strategy
+from lightning.pytorch.strategies import FSDPStrategy, Strategy, StrategyRegistry
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
 
-from looplit.errors import InputError
+from looplit.errors import InputError, require
 
 FSDP = "looplit_fsdp"
 _REASON = f"FSDP1 flattens parameters, so that Muon cannot see whole matrices; take {FSDP} (FSDP2)"
@@ -20,7 +20,8 @@ def resolve_strategy(strategy: Any) -> Any:
         strategy: A name, an object, or a mapping with `class_path`, as a config file has it.
 
     Raises:
-        InputError: Lightning's FSDPStrategy (FSDP1) by class path, by another of its names, or as an object.
+        InputError: Lightning's FSDPStrategy (FSDP1) by class path, by another of its names, or as an object; a name
+            that is no strategy's.
     """
     if strategy == "fsdp":
         rank_zero_info(f"strategy fsdp: using {FSDP}; {_REASON.partition(';')[0]}")
@@ -32,6 +33,9 @@ def resolve_strategy(strategy: Any) -> Any:
     names = {FSDPStrategy.__name__, *FSDPStrategy.get_registered_strategies()}
     if isinstance(strategy, FSDPStrategy) or name.rpartition(".")[2] in names:
         raise InputError(f"trainer.strategy = {name!r}: {_REASON}")
+    known = ("auto", *StrategyRegistry.available_strategies())
+    rule = f"there is no such strategy; take auto, ddp, {FSDP} or another of Lightning's"
+    require(not isinstance(strategy, str) or strategy in known, "trainer.strategy", strategy, rule)
     return strategy
 
 
