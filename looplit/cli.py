@@ -27,6 +27,7 @@ from looplit.errors import InputError, require
 from looplit.modules import LoopedLM
 from looplit.modules.checkpoint import read_checkpoint
 from looplit.strategies import LoopLitFSDP, resolve_strategy, shards
+from looplit.strategies.orphan import end_with_agent
 from looplit.strategies.reading import WEIGHTS_ONLY, read_folder
 from looplit.strategies.saving import WholeFileIO
 
@@ -183,6 +184,7 @@ def run(args: list[str]) -> None:
     Raises:
         InputError: A setting that a class refuses; the parser itself exits with code 2.
     """
+    end_with_agent()
     for pattern in _NOISE:
         warnings.filterwarnings("ignore", pattern)
     name = _run_name(args)
