@@ -108,7 +108,9 @@ def test_a_killed_agent_takes_both_nodes_down(tmp_path: Path, root: Path, corpus
     with contextlib.ExitStack() as stack:
         lost, survivor = (
             stack.enter_context(
-                started(["-m", "torch.distributed.run", *options, f"--node_rank={node}", "-m", "looplit", *run], tmp_path)
+                started(
+                    ["-m", "torch.distributed.run", *options, f"--node_rank={node}", "-m", "looplit", *run], tmp_path
+                )
             )
             for node in (1, 0)
         )
