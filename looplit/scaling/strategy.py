@@ -25,9 +25,8 @@ def read_strategy(given: Any) -> tuple[str, Mapping[str, Any]]:
     Raises:
         InputError: FSDP1, another name like those of FSDP2, or a wrong setting of `LoopLitFSDP`.
     """
-    name, settings = given or "auto", {}
-    if isinstance(given, Mapping):
-        name, settings = given.get("class_path", ""), given.get("init_args") or {}
+    section: Mapping[str, Any] = given if isinstance(given, Mapping) else {"class_path": given or "auto"}
+    name, settings = section.get("class_path", ""), section.get("init_args") or {}
     short = str(name).rpartition(".")[2]
     require(short not in FSDP1, "trainer.strategy", name, FSDP1_REASON)
     known = "fsdp" not in short.lower() or short in ("fsdp", SHARDED_STRATEGY, SHARDED_CLASS)
