@@ -65,12 +65,23 @@ def finished(args: list[str], cwd: Path, version: int = 0) -> dict[str, Any]:
 
 
 def test_the_large_runs_configuration_runs_through(tmp_path: Path, root: Path, corpus: Path) -> None:
-    result = finished(shrunken(root, corpus), tmp_path)
-    assert (result["steps"], result["growth_step"], result["passes"], result["device_count"]) == (13, 10, [2, 4], 2)
+    planned = {"model.init_args.steps": 15}
+    result = finished(shrunken(root, corpus, **planned), tmp_path)
+    assert (result["steps"], result["growth_step"], result["passes"], result["device_count"]) == (13, 11, [2, 4], 2)
     assert result["tokens"] == 13 * 8 * 2 * 2 * 32
     (saved,) = (tmp_path / "runs").rglob("last.ckpt")
     assert main(["consolidate", str(saved), str(tmp_path / "whole.ckpt")]) == 0
     assert looplit.load(tmp_path / "whole.ckpt").backbone.passes == 4
+    alone = {
+        **planned, "trainer.devices": 1, "trainer.strategy.init_args.replicas": 1,
+        "trainer.accumulate_grad_batches": 16, "trainer.max_steps": 15, "ckpt_path": saved,
+    }  # fmt: skip
+    with started(["-m", "looplit", *shrunken(root, corpus, **alone)], tmp_path) as process:
+        _, errors = process.communicate(timeout=240)
+    assert process.returncode == 2, errors
+    assert "looplit: error: world_size = 1: the checkpoint's place in the data was saved with 2; data.redeal" in errors
+    result = finished(shrunken(root, corpus, **alone, **{"data.init_args.redeal": "true"}), tmp_path, version=2)
+    assert (result["steps"], result["device_count"], result["tokens"]) == (15, 1, 15 * 8 * 2 * 2 * 32)
 
 
 def test_a_signal_to_one_of_two_processes_stops_both_and_the_run_goes_on(
