@@ -106,7 +106,7 @@ class LoopLitFSDP(ModelParallelStrategy):
         timeout_minutes: float = 30,
     ) -> None:
         require(type(replicas) is int and replicas >= 1, "replicas", replicas, "must be a whole number from 1 up")
-        units = (False, True, None, *get_args(Unit))
+        units = (False, True, *get_args(Unit))
         require(
             activation_checkpointing in units, "activation_checkpointing", activation_checkpointing,
             "must be block, pass, true or false",
