@@ -20,6 +20,8 @@ def main() -> None:
     parser.add_argument("--micro_batches", type=int, default=8)
     parser.add_argument("--replicas", type=int, default=2, help="copies of the model, in a part of the table")
     args = parser.parse_args()
+    if args.replicas < 1 or args.processes < 1 or args.processes % args.replicas:
+        parser.error(f"replicas = {args.replicas}: must divide the {args.processes} processes")
     run = recipe(args.family, args.depth)
     print("| K | strategy | collectives of a step | number | GB sent by each process |\n|---|---|---|---|---|")
     for passes in dict.fromkeys((run.recurrence.passes, run.recurrence.max_passes)):

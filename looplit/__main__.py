@@ -87,20 +87,27 @@ def _run_command(args: list[str]) -> int:
     except BrokenPipeError:
         raise
     except InputError as error:
-        print(f"looplit: error: {error}", file=sys.stderr)
-        return 2
+        return _refuse(str(error))
     except UnicodeDecodeError as error:
-        print(f"looplit: error: a file that should be text is none ({error})", file=sys.stderr)
-        return 2
+        return _refuse(f"a file that should be text is none ({error})")
     except OSError as error:
-        print(f"looplit: error: {error}", file=sys.stderr)
-        return 2
+        return _refuse(str(error))
     except RunStopped as stop:
-        print(f"looplit: {stop}", file=sys.stderr)
+        _say(str(stop))
         return stop.exit_code
     except KeyboardInterrupt:
-        print("looplit: interrupted", file=sys.stderr)
+        _say("interrupted")
         return 128 + signal.SIGINT
+
+
+def _refuse(reason: str) -> int:
+    _say(f"error: {reason}")
+    return 2
+
+
+def _say(line: str) -> None:
+    """Writes a line in one go: `print` writes the end of it by itself, and other processes' lines get between."""
+    sys.stderr.write(f"looplit: {line}\n")
 
 
 if __name__ == "__main__":

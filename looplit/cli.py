@@ -15,6 +15,7 @@ from jsonargparse import lazy_instance
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
 from lightning.pytorch.loggers import TensorBoardLogger
+from lightning.pytorch.plugins.io import TorchCheckpointIO
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 import looplit.callbacks
@@ -26,10 +27,14 @@ from looplit.errors import InputError, require
 from looplit.modules import LoopedLM
 from looplit.modules.checkpoint import read_checkpoint
 from looplit.strategies import LoopLitFSDP, resolve_strategy, shards
+from looplit.strategies.orphan import end_with_agent
+from looplit.strategies.reading import WEIGHTS_ONLY, read_folder
+from looplit.strategies.saving import WholeFileIO
 
 RUNS_FOLDER = "runs"
 
 _UNION = "Does not validate against any of the Union subtypes"
+_TYPE = re.compile(r"Expected a (<class '[^']*'>|typing\.\S.*)( or .*)?")
 _NOISE = (
     ".*LeafSpec.* is deprecated.*",
     "Your `IterableDataset` has `__len__` defined.*",
@@ -68,9 +73,9 @@ def one_line(message: str) -> str:
     """
     head, _, tried = message.partition(_UNION)
     if tried:
-        reason, value = _first_reason(tried)
+        reason, value = _reason(tried)
         line = one_line(f"{head} {reason}")
-        return line if "Got value" in line or not reason.startswith("Expected a") else f"{line}. Got value: {value}"
+        return line if "Got value" in line or not _TYPE.fullmatch(reason) else f"{line}. Got value: {value}"
     line = " ".join(message.split())
     line = re.sub(r'Parser key "([^"]+)":', r"\1:", line)
     line = re.sub(
@@ -80,13 +85,21 @@ def one_line(message: str) -> str:
     return line
 
 
-def _first_reason(tried: str) -> tuple[str, str]:
-    """What the first of several types had against a value, with all that is indented below it; and the value."""
+def _reason(tried: str) -> tuple[str, str]:
+    """What stands against a value, with all that is indented below it; and the value.
+
+    Of the reasons, one per type that was tried, the first that says more than the type; else the types, None aside.
+    """
     lines = tried.partition("Errors:\n")[2].splitlines()
     indent = len(lines[0]) - len(lines[0].lstrip())
-    below = itertools.takewhile(lambda line: len(line) - len(line.lstrip()) > indent, lines[1:])
+    within = list(itertools.takewhile(lambda line: len(line) - len(line.lstrip()) >= indent, lines))
+    starts = [n for n, line in enumerate(within) if line[indent:].startswith("- ")]
+    reasons = ["\n".join(within[a:b])[indent + 2 :] for a, b in itertools.pairwise([*starts, len(within)])]
+    types = [reason.removeprefix("Expected a ") for reason in reasons if _TYPE.fullmatch(reason)]
+    expected = " or ".join(name for name in types if "NoneType" not in name)
     values = [line.partition("Given value: ")[2] for line in lines if "Given value: " in line]
-    return "\n".join([lines[0].lstrip()[2:], *below]), values[-1] if values else ""
+    told = next((reason for reason in reasons if not _TYPE.fullmatch(reason)), f"Expected a {expected}")
+    return told, values[-1] if values else ""
 
 
 class LoopLitCLI(LightningCLI):
@@ -115,8 +128,8 @@ class LoopLitCLI(LightningCLI):
                 else "there is no such checkpoint"
             )
             require(Path(path).exists(), "ckpt_path", str(path), rule)
-            if Path(path).is_file():
-                read_checkpoint(path, "ckpt_path")
+            content = read_folder(path) if Path(path).is_dir() else read_checkpoint(path, "ckpt_path")
+            require(self.subcommand != "fit" or "loops" in content, "ckpt_path", str(path), WEIGHTS_ONLY)
         trainer = self._get(self.config, "trainer")
         trainer.strategy = resolve_strategy(trainer.strategy)
         if shards(trainer.strategy):  # no process builds the whole model
@@ -153,7 +166,10 @@ class LoopLitCLI(LightningCLI):
             if not any(type(other) is type(callback) for other in given)
             and (saves or not isinstance(callback, ModelCheckpoint))
         ]
-        return super().instantiate_trainer(**kwargs)
+        trainer = super().instantiate_trainer(**kwargs)
+        if type(trainer.strategy.checkpoint_io) is TorchCheckpointIO:
+            trainer.strategy.checkpoint_io = WholeFileIO()
+        return trainer
 
 
 def _default_callbacks() -> list[Callback]:
@@ -172,6 +188,7 @@ def run(args: list[str]) -> None:
     Raises:
         InputError: A setting that a class refuses; the parser itself exits with code 2.
     """
+    end_with_agent()
     for pattern in _NOISE:
         warnings.filterwarnings("ignore", pattern)
     name = _run_name(args)

@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -336,6 +337,15 @@ def test_a_refusal_ends_the_process_with_code_2_and_no_traceback(tmp_path: Path,
     assert "Traceback" not in done.stderr
 
 
+def test_a_line_is_written_in_one_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The processes of a run write to one place, each at its time."""
+    written: list[str] = []
+    monkeypatch.setattr(sys, "stderr", SimpleNamespace(write=written.append, flush=lambda: None))
+    assert main(["consolidate", str(tmp_path), str(tmp_path / "out.ckpt")]) == 2
+    assert [line.partition(" = ")[0] for line in written if line.startswith("looplit")] == ["looplit: error: DIR"]
+    assert written[-1].endswith("checkpoint\n")
+
+
 def test_one_line_keeps_the_innermost_reason() -> None:
     message = """Parser key "model":
   Does not validate against any of the Union subtypes
@@ -358,6 +368,28 @@ def finished(tmp_path_factory: pytest.TempPathFactory, corpora: Path, root: Path
     done = command("fit", *options, "--trainer.max_steps=10", cwd=folder)
     assert done.returncode == 0, done.stderr
     return options, run_folder(folder) / "checkpoints" / "last.ckpt"
+
+
+def test_one_line_takes_the_reason_that_says_more_than_a_type() -> None:
+    """As jsonargparse words what a constructor refused, and a value that no type of several takes."""
+    refused = """Does not validate against any of the Union subtypes
+Subtypes: [<class 'str'>, <class 'Strategy'>]
+Errors:
+  - Expected a <class 'str'>
+  - minutes = 0: must be above 0
+Given value type: <class 'Namespace'>
+Given value: Namespace(minutes=0)"""
+    assert one_line(refused) == "minutes = 0: must be above 0"
+    untaken = """Parser key "unit":
+  Does not validate against any of the Union subtypes
+  Subtypes: [<class 'bool'>, typing.Literal['block', 'pass'], <class 'NoneType'>]
+  Errors:
+    - Expected a <class 'bool'>
+    - Expected a typing.Literal['block', 'pass']
+    - Expected a <class 'NoneType'>
+  Given value type: <class 'str'>
+  Given value: foo"""
+    assert one_line(untaken) == "unit: Expected a <class 'bool'> or typing.Literal['block', 'pass']. Got value: foo"
 
 
 def test_a_run_that_ends_before_its_growth_reports_none(finished: tuple[list[str], Path]) -> None:

@@ -67,10 +67,10 @@ def test_the_memory_of_the_docs_is_what_the_plan_says(root: Path) -> None:
     for settings, windows, accumulation, before, after in rows:
         given = {
             "replicas": 2 if "replicas" in settings else 1,
-            "activation_checkpointing": "block" if "block" in settings else None,
-            "reduce_every_micro_batch": True,
+            "activation_checkpointing": "block" if "block" in settings else "false",
+            "reduce_every_micro_batch": "true",
         }
-        overrides = [f"--trainer.strategy.init_args.{name}={value or 'null'}" for name, value in given.items()]
+        overrides = [f"--trainer.strategy.init_args.{name}={value}" for name, value in given.items()]
         overrides += [f"--data.batch_size={windows}", f"--trainer.accumulate_grad_batches={accumulation}"]
         plan = plan_config(read_configs(config, overrides))
         assert plan.run.batch_tokens == 524_288

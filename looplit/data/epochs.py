@@ -16,19 +16,30 @@ if TYPE_CHECKING:
     from looplit.data.loader import ResumableLoader
 
 
-def set_place(loader: ResumableLoader, loop: _FitLoop) -> None:
+def set_place(loader: ResumableLoader, loop: _FitLoop, redeal: bool = False) -> None:
     """Puts a new loader after the epochs that are over, and the loop of a run that resumes there at the next one.
 
     To be called while the loop asks for its loader, so before it reads its own counts.
+
+    Args:
+        loader: Of the training batches.
+        loop: Of the Trainer.
+        redeal: Whether an epoch is over too that was dealt to other processes or in other batches.
     """
     states = loop._combined_loader_states_to_load  # given to the loader afterwards, if Lightning finds that it resumes
     finished = _processed(loop.epoch_progress.current).processed
     if finished:
         loader.begin_after(finished)
-    if len(states) == 1 and states[0].get("batches_done", 0) >= loader.taken:
+    if len(states) != 1 or "batches_done" not in states[0]:
+        return
+    if redeal and loader.dealt_otherwise(states[0]):
+        loader.begin_after(states[0]["epoch"])  # which LitData counts from 1
+    elif states[0]["batches_done"] >= loader.taken:
         loader.load_state_dict(states[0])
-        loop._combined_loader_states_to_load = []
-        _end_epoch(loop)
+    else:
+        return
+    loop._combined_loader_states_to_load = []
+    _end_epoch(loop)
 
 
 def _end_epoch(loop: _FitLoop) -> None:

@@ -15,6 +15,8 @@ from torch import Tensor
 from looplit.data.dataset import BlockDataset
 from looplit.errors import InputError
 
+DEALT = ("batch_size", "workers", "world_size")  # what the order of the blocks depends on besides the blocks
+
 
 def collate(blocks: list[np.ndarray]) -> Tensor:
     """Blocks of shape (block,) as one tensor (batch, block) of the same integer type."""
@@ -138,8 +140,15 @@ class ResumableLoader(TokenLoader):
         for name in self.identity.keys() | obj["identity"].keys():
             now, saved = self.identity.get(name), obj["identity"].get(name)
             if now != saved:
-                raise InputError(f"{name} = {now!r}: the checkpoint's place in the data was saved with {saved!r}")
+                hint = "; data.redeal begins a new epoch instead" if name in DEALT else ""
+                raise InputError(f"{name} = {now!r}: the checkpoint's place in the data was saved with {saved!r}{hint}")
         self._go_to(obj["epoch"], obj["batches_done"])
+
+    def dealt_otherwise(self, obj: Mapping[str, Any]) -> bool:
+        """Whether a saved position is one in the same blocks, dealt to other processes or in other batches."""
+        now, saved = self.identity, obj["identity"]
+        differ = {name for name in now.keys() | saved.keys() if now.get(name) != saved.get(name)}
+        return bool(differ) and differ <= set(DEALT)
 
     def begin_after(self, epochs: int) -> None:
         """Makes the next iteration epoch number `epochs`, from 0."""

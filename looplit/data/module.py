@@ -48,6 +48,9 @@ class TokenData(LightningDataModule):
         recut: Begin the training windows at another offset in every epoch, drawn by `seed`, so that a window does not
             come back (deviation from the data-constrained study, which reshuffles the same windows). An epoch still
             has each token of the pool once; one window in each chunk joins the chunk's end and its beginning.
+        redeal: Let a run go on with another number of processes, batch size or workers than its checkpoint's. The
+            order of the blocks depends on them, so that it begins a new epoch: blocks that the old one had left are
+            left out there. Refused by default.
     """
 
     prepared_by: ClassVar[str] = "python -m looplit prepare SOURCE"
@@ -68,6 +71,7 @@ class TokenData(LightningDataModule):
         val_tokens: int = 10_000_000,
         verify: bool = True,
         recut: bool = False,
+        redeal: bool = False,
     ) -> None:
         super().__init__()
         for name, value, least in (
@@ -86,6 +90,7 @@ class TokenData(LightningDataModule):
         self.val_tokens = val_tokens
         self.verify = verify
         self.recut = recut
+        self.redeal = redeal
         self._corpus: Corpus | None = None
 
     @property
@@ -155,7 +160,7 @@ class TokenData(LightningDataModule):
         batches = self.train_blocks // step_blocks * accumulation
         loader = ResumableLoader(dataset, batches, self.batch_size, self.workers, identity, self._taken(batches))
         if self.trainer:
-            set_place(loader, self.trainer.fit_loop)
+            set_place(loader, self.trainer.fit_loop, self.redeal)
         return loader
 
     def _taken(self, batches: int) -> int:
@@ -229,6 +234,7 @@ class StandardLibraryText(TokenData):
         val_tokens: Validate on the first so many tokens at most, in whole blocks.
         verify: Check the hash of each chunk when a process first reads it.
         recut: Begin the training windows at another offset in every epoch.
+        redeal: Let a run go on with another number of processes, batch size or workers, in a new epoch.
     """
 
     def __init__(
@@ -243,9 +249,10 @@ class StandardLibraryText(TokenData):
         val_tokens: int = 10_000_000,
         verify: bool = True,
         recut: bool = False,
+        redeal: bool = False,
     ) -> None:
         root = str(user_cache_folder()) if folder is None else folder
-        super().__init__(root, context, batch_size, workers, seed, pool_tokens, val_tokens, verify, recut)
+        super().__init__(root, context, batch_size, workers, seed, pool_tokens, val_tokens, verify, recut, redeal)
         self.tokenizer = tokenizer
         self._text: Source = standard_library()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -93,7 +94,9 @@ def _set(config: dict[str, Any], key: str, value: Any) -> None:
         elif parts[1] not in ("class_path", "init_args"):
             parts.insert(1, "init_args")
     here = config
-    for part in parts[:-1]:
+    for part, below in itertools.pairwise(parts):
+        if below == "init_args" and isinstance(here.get(part), str):
+            here[part] = {"class_path": here[part]}
         here = here.setdefault(part, {})
         if not isinstance(here, dict):
             raise InputError(f"--{key}: {part} has no entries to override")

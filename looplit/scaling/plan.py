@@ -20,6 +20,7 @@ from looplit.scaling.resources import (
 )
 from looplit.scaling.run import BATCH_TOKENS, Run
 from looplit.scaling.settle import recipe_of, run_of
+from looplit.scaling.strategy import is_sharded, read_strategy
 from looplit.scaling.training import ModelRecipe, check_batch
 
 PRECISIONS: dict[Any, Precision] = {
@@ -96,15 +97,18 @@ def plan_config(config: Mapping[str, Any], devices: int | None = None) -> Plan:
     _, data_args = _subclass(data, "data") if data else ("", {})
     planned = _planned_steps(given, trainer)
     context = data_args.get("context") or given.get("context") or 2048
-    accumulation = trainer.get("accumulate_grad_batches") or 1
-    strategy, choices = _strategy(trainer.get("strategy"))
-    sharded, unit = _is_sharded(strategy), choices.get("activation_checkpointing")
+    accumulation = trainer.get("accumulate_grad_batches", 1)
+    require(
+        _is_count(accumulation), "trainer.accumulate_grad_batches", accumulation, "must be a whole number from 1 up"
+    )
+    strategy, choices = read_strategy(trainer.get("strategy"))
+    sharded, unit = is_sharded(strategy), choices.get("activation_checkpointing")
     machine = Machine(
-        devices=devices or _devices(trainer),
+        devices=_devices(trainer) if devices is None else devices,
         micro_batch=data_args.get("batch_size") or 16,
         sharded=sharded,
         precision=_precision(trainer.get("precision")),
-        replicas=choices.get("replicas") or 1,
+        replicas=choices.get("replicas", 1),
         activation_checkpointing="block" if unit is True else unit or None,
         whole_gradients=sharded and accumulation > 1 and not choices.get("reduce_every_micro_batch"),
     )
@@ -144,22 +148,23 @@ def _planned_steps(given: Mapping[str, Any], trainer: Mapping[str, Any]) -> int:
 
 
 def _devices(trainer: Mapping[str, Any]) -> int:
-    devices = trainer.get("devices", "auto")
-    if isinstance(devices, list):
-        devices = len(devices)
-    per_node = 1 if devices in ("auto", -1, "-1") else int(devices)
-    return per_node * int(trainer.get("num_nodes") or 1)
+    """Devices on all nodes. Several are listed by number, as [0, 1] or "0,1"."""
+    given, nodes = trainer.get("devices", "auto"), trainer.get("num_nodes", 1)
+    require(_is_count(nodes), "trainer.num_nodes", nodes, "must be a whole number from 1 up")
+    devices = given.strip(" ,").split(",") if isinstance(given, str) and "," in given else given
+    if devices in ("auto", -1, "-1"):
+        devices = 1
+    elif isinstance(devices, list):
+        listed = all(str(device).strip().isdecimal() for device in devices)
+        devices = len(devices) if listed else None
+    elif isinstance(devices, str) and devices.isdecimal():
+        devices = int(devices)
+    require(_is_count(devices), "trainer.devices", given, "must be a number from 1 up, auto, -1, or a list of numbers")
+    return int(devices * nodes)
 
 
-def _strategy(given: Any) -> tuple[str, Mapping[str, Any]]:
-    """Name and settings of a strategy."""
-    if isinstance(given, Mapping):
-        return given.get("class_path", ""), given.get("init_args") or {}
-    return str(given or ""), {}
-
-
-def _is_sharded(name: str) -> bool:
-    return "fsdp" in name.lower() or "modelparallel" in name.lower().replace("_", "")
+def _is_count(value: Any) -> bool:
+    return type(value) is int and value >= 1
 
 
 def _precision(given: Any) -> Precision:

@@ -13,6 +13,7 @@ from looplit.scaling.card import loop_line
 from looplit.scaling.resources import Machine, Precision, memory_per_device
 from looplit.scaling.run import Run, batch_windows
 from looplit.scaling.settle import init_args, module_class
+from looplit.scaling.strategy import SHARDED_CLASS, SHARDED_STRATEGY
 from looplit.scaling.truncation import PAGE_VOCABULARY
 from looplit.wording import counted
 
@@ -21,7 +22,6 @@ FILL = 0.75  # share of it that the estimate may take
 STATE_FILL = 0.4  # share that parameters, gradients and optimizer state may take before they are sharded
 VALIDATE_EVERY_STEPS = 250
 CORPORA = {"fineweb": ("FineWeb", "data/fineweb"), "fineweb_edu": ("FineWebEdu", "data/fineweb_edu")}
-SHARDED_STRATEGY, SHARDED_CLASS = "looplit_fsdp", "LoopLitFSDP"
 
 
 @dataclass(frozen=True)

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from lightning.pytorch.strategies import FSDPStrategy, Strategy
+from lightning.pytorch.strategies import FSDPStrategy, Strategy, StrategyRegistry
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
 
-from looplit.errors import InputError
-
-FSDP = "looplit_fsdp"
-_REASON = f"FSDP1 flattens parameters, so that Muon cannot see whole matrices; take {FSDP} (FSDP2)"
+from looplit.errors import InputError, require
+from looplit.scaling.strategy import FSDP1_REASON, SHARDED_CLASS, SHARDED_STRATEGY
 
 
 def resolve_strategy(strategy: Any) -> Any:
@@ -20,18 +18,22 @@ def resolve_strategy(strategy: Any) -> Any:
         strategy: A name, an object, or a mapping with `class_path`, as a config file has it.
 
     Raises:
-        InputError: Lightning's FSDPStrategy (FSDP1) by class path, by another of its names, or as an object.
+        InputError: Lightning's FSDPStrategy (FSDP1) by class path, by another of its names, or as an object; a name
+            that is no strategy's.
     """
     if strategy == "fsdp":
-        rank_zero_info(f"strategy fsdp: using {FSDP}; {_REASON.partition(';')[0]}")
-        return FSDP
+        rank_zero_info(f"strategy fsdp: using {SHARDED_STRATEGY}; {FSDP1_REASON.partition(';')[0]}")
+        return SHARDED_STRATEGY
     if isinstance(strategy, Strategy):
         name = type(strategy).__name__
     else:
         name = strategy if isinstance(strategy, str) else strategy.get("class_path", "")
     names = {FSDPStrategy.__name__, *FSDPStrategy.get_registered_strategies()}
     if isinstance(strategy, FSDPStrategy) or name.rpartition(".")[2] in names:
-        raise InputError(f"trainer.strategy = {name!r}: {_REASON}")
+        raise InputError(f"trainer.strategy = {name!r}: {FSDP1_REASON}")
+    known = ("auto", *StrategyRegistry.available_strategies())
+    rule = f"there is no such strategy; take auto, ddp, {SHARDED_STRATEGY} or another of Lightning's"
+    require(not isinstance(strategy, str) or strategy in known, "trainer.strategy", strategy, rule)
     return strategy
 
 
@@ -42,4 +44,4 @@ def shards(strategy: Any) -> bool:
     (False, True, True)
     """
     name = strategy if isinstance(strategy, str) else strategy.get("class_path", "")
-    return name == FSDP or name.rpartition(".")[2] == "LoopLitFSDP"
+    return name == SHARDED_STRATEGY or name.rpartition(".")[2] == SHARDED_CLASS

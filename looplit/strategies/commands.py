@@ -13,10 +13,8 @@ from torch.distributed.checkpoint.format_utils import _EmptyStateDictLoadPlanner
 from torch.distributed.checkpoint.state_dict_loader import _load_state_dict
 
 from looplit.errors import require
-from looplit.strategies.fsdp import METADATA_FILE
 from looplit.strategies.optimizer_state import numbered
-
-_RUN_STATE = ("optimizer_states", "lr_schedulers", "loops", "callbacks")
+from looplit.strategies.reading import RUN_STATE, read_folder
 
 
 def consolidate(folder: str | Path, weights_only: bool = False) -> dict[str, Any]:
@@ -27,17 +25,16 @@ def consolidate(folder: str | Path, weights_only: bool = False) -> dict[str, Any
         weights_only: Whether to leave out what only a resumed run needs: optimizer, schedule, loops and callbacks.
 
     Raises:
-        InputError: No sharded checkpoint, or one that was not written to its end.
+        InputError: No sharded checkpoint, one that was not written to its end, or a broken file of it.
     """
     folder = Path(folder)
-    require((folder / METADATA_FILE).is_file(), "DIR", str(folder), "there is no complete sharded checkpoint")
+    checkpoint = read_folder(folder, "DIR")
     tensors: dict[str, Any] = {}
     planner = _EmptyStateDictLoadPlanner(keys={"state_dict"} if weights_only else None)
     _load_state_dict(tensors, storage_reader=FileSystemReader(folder), planner=planner, no_dist=True)
-    checkpoint: dict[str, Any] = torch.load(folder / METADATA_FILE, map_location="cpu", weights_only=True)
     checkpoint["state_dict"] = tensors.pop("state_dict")
     if weights_only:
-        return {key: value for key, value in checkpoint.items() if key not in _RUN_STATE}
+        return {key: value for key, value in checkpoint.items() if key not in RUN_STATE}
     checkpoint["optimizer_states"] = [numbered(tensors[f"optimizer_{i}"]) for i in range(len(tensors))]
     return checkpoint
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, get_args, runtime_checkable
 
 import lightning as L
 import torch
@@ -29,10 +28,12 @@ from torch.distributed.fsdp import FSDPModule
 from torch.optim import Optimizer
 
 from looplit.errors import InputError, RunStopped, require
+from looplit.model.config import Unit
 from looplit.strategies.optimizer_state import named, numbered
+from looplit.strategies.reading import WEIGHTS_ONLY, read_folder
+from looplit.strategies.saving import WholeFileIO, discard, part_of, put_in_place, remove
 from looplit.strategies.sharding import shard
 
-METADATA_FILE = "meta.pt"  # of a sharded checkpoint: all that is no tensor; written last
 _LOST_CONNECTION = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "NCCL", "Timed out")
 
 
@@ -104,7 +105,12 @@ class LoopLitFSDP(ModelParallelStrategy):
         process_group_backend: str | None = None,
         timeout_minutes: float = 30,
     ) -> None:
-        require(replicas >= 1, "replicas", replicas, "must be at least 1")
+        require(type(replicas) is int and replicas >= 1, "replicas", replicas, "must be a whole number from 1 up")
+        units = (False, True, *get_args(Unit))
+        require(
+            activation_checkpointing in units, "activation_checkpointing", activation_checkpointing,
+            "must be block, pass, true or false",
+        )  # fmt: skip
         require(timeout_minutes > 0, "timeout_minutes", timeout_minutes, "must be above 0")
         super().__init__(
             tensor_parallel_size=1,
@@ -112,6 +118,7 @@ class LoopLitFSDP(ModelParallelStrategy):
             process_group_backend=process_group_backend,
             timeout=timedelta(minutes=timeout_minutes),
         )
+        self.checkpoint_io = WholeFileIO()
         self.replicas = replicas
         self.activation_checkpointing: Literal["block", "pass"] | None = (
             "block" if activation_checkpointing is True else activation_checkpointing or None
@@ -218,37 +225,36 @@ class LoopLitFSDP(ModelParallelStrategy):
     ) -> None:
         path = Path(self.broadcast(str(filepath)))
         if not self._save_distributed_checkpoint:
-            return super().save_checkpoint(checkpoint, path, storage_options)
-        part = path.with_name(f"{path.name}.part")
+            if self.is_global_zero:
+                self.checkpoint_io.save_checkpoint(checkpoint, path, storage_options=storage_options)
+            return
+        part = part_of(path)
         if self.is_global_zero:
-            _remove(part)
+            remove(part)
         self.barrier()
         super().save_checkpoint(checkpoint, part, storage_options)
         self.barrier()
         if self.is_global_zero:
-            _remove(path)
-            part.rename(path)
+            put_in_place(part, path)
         self.barrier()
+
+    def remove_checkpoint(self, filepath: str | Path) -> None:
+        if self.is_global_zero:
+            discard(Path(filepath))
 
     def load_checkpoint(self, checkpoint_path: str | Path, weights_only: bool | None = None) -> dict[str, Any]:
         path = Path(self.broadcast(str(checkpoint_path)))
-        whole = path.is_file() or (path / METADATA_FILE).is_file()
-        require(whole, "ckpt_path", str(path), "there is no checkpoint, or none that was written to its end")
+        require(path.exists(), "ckpt_path", str(path), "there is no such checkpoint")
         if path.is_dir():
+            read_folder(path)
             return super().load_checkpoint(path, weights_only)
         assert self.model is not None
         checkpoint: dict[str, Any] = torch.load(path, mmap=True, map_location="cpu", weights_only=weights_only)
         options = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
         set_model_state_dict(self.model, checkpoint.pop("state_dict"), options=options)
         if self.optimizers:
+            require("optimizer_states" in checkpoint, "ckpt_path", str(path), WEIGHTS_ONLY)
             for optimizer, state in zip(self.optimizers, checkpoint.pop("optimizer_states"), strict=True):
                 by_name = named(state, optimizer, self.model)
                 set_optimizer_state_dict(self.model, optimizer, by_name, options=options)
         return checkpoint
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from looplit.errors import require
 from looplit.model.config import BackboneConfig
 from looplit.optim.exchange import STACK_ELEMENTS
 from looplit.scaling.accounting import active_blocks, block_parameters, stored_parameters, vocabulary_parameters
@@ -54,7 +55,11 @@ def sharded_step(
         replicas: Copies of the model; processes gather, and Muon works, within a copy. Copies exchange gradients.
         compute_bytes: Of a gathered value: 2 under bf16-mixed, 4 in fp32.
         reduce_every_micro_batch: As of the strategy.
+
+    Raises:
+        InputError: `replicas` does not divide `processes`.
     """
+    require(replicas >= 1 and processes % replicas == 0, "replicas", replicas, f"must divide the {processes} processes")
     executed, trained = config.executed_depth(passes), config.executed_depth(config.backward_passes(passes))
     block, vocabulary = block_parameters(config), vocabulary_parameters(config)
     root = _root_parameters(config)

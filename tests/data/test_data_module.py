@@ -186,6 +186,27 @@ def test_lightning_resumes_exactly(
     assert seen == straight.seen
 
 
+@pytest.mark.parametrize(("stop", "begun"), [(5, 1), (12, 1), (15, 2)])
+def test_a_run_goes_on_in_other_batches_with_a_new_epoch(
+    numbered_once: Numbered, numbers: Numbers, tmp_path: Path, stop: int, begun: int
+) -> None:
+    """Epochs of 12 steps, of two batches of four before the stop, four of two after it; later resumes are exact."""
+    folder = str(numbered_once(101).folder)
+
+    def resumed(steps: int, checkpoint: str | None, redeal: bool, name: str = "other") -> tuple[Recorder, str]:
+        model, data = Recorder(numbers), TokenData(folder, context=4, batch_size=2, redeal=redeal)
+        return model, fit(model, data, tmp_path / name, steps, checkpoint, accumulate_grad_batches=4)
+
+    first = TokenData(folder, context=4, batch_size=4)
+    checkpoint = fit(Recorder(numbers), first, tmp_path / "first", stop, accumulate_grad_batches=2)
+    with pytest.raises(InputError, match=r"batch_size = 2: .* saved with 4; data\.redeal begins a new epoch"):
+        resumed(stop + 4, checkpoint, False)
+    straight, _ = resumed(12 * begun + 20, None, False, "straight")
+    model, checkpoint = resumed(stop + 4, checkpoint, True)
+    last, _ = resumed(stop + 20, checkpoint, True, "last")
+    assert model.seen + last.seen == straight.seen[4 * 12 * begun :]
+
+
 @pytest.mark.parametrize("limit", [10, 0.4])
 @pytest.mark.parametrize("stop", [5, 7])
 def test_epochs_that_the_trainer_shortens_resume_exactly(

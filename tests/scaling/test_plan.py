@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from looplit.scaling.recurrence import RandomPasses
 from looplit.scaling.resources import Machine, activation_bytes, memory_per_device, training_seconds
 from looplit.scaling.run import Run
 from looplit.scaling.run_config import Layout, accumulation, config_dict, place
+from looplit.scaling.strategy import SHARDED_SETTINGS
 
 
 def _config(**changes):
@@ -39,6 +41,10 @@ def _config(**changes):
         target = config[section]
         (target if section == "trainer" else target["init_args"])[name] = value
     return config
+
+
+def _sharded(**settings):
+    return {"trainer__strategy": {"class_path": "looplit.strategies.LoopLitFSDP", "init_args": settings}}
 
 
 # --- plans equal recipes
@@ -79,6 +85,21 @@ def test_batch_follows_devices():
     assert any("192 tokens" in note for note in plan_config(config, devices=1).notes)
 
 
+def test_devices_may_be_listed():
+    for listed in ("0,1,3", [0, 1, 3], "3", 3):
+        assert plan_config(_config(trainer__devices=listed)).machine.devices == 3
+    with pytest.raises(InputError, match="devices = 0: must be at least 1"):
+        plan_config(_config(), devices=0)
+
+
+def test_the_plan_knows_the_settings_of_the_sharded_strategy():
+    from looplit.strategies import LoopLitFSDP
+
+    parameters = inspect.signature(LoopLitFSDP).parameters
+    assert list(SHARDED_SETTINGS) == list(parameters)
+    plan_config(_config(**_sharded(**{name: parameter.default for name, parameter in parameters.items()})))
+
+
 def test_growth_is_a_share_of_the_planned_steps():
     early = plan_config(_config(model__steps=20))
     assert early.run.recurrence.growths == ()  # step 14 is planned, the Trainer stops at 10
@@ -100,6 +121,17 @@ def test_growth_without_arguments_is_the_familys():
         ({"model__heads": 3}, "heads = 3: must divide the width 64"),
         ({"trainer__max_steps": None}, "trainer.max_steps = None"),
         ({"trainer__precision": "8-bit"}, "trainer.precision = '8-bit'"),
+        ({"trainer__devices": 0}, "trainer.devices = 0: must be a number from 1 up"),
+        ({"trainer__devices": "0,x"}, "trainer.devices = '0,x'"),
+        ({"trainer__num_nodes": 0}, "trainer.num_nodes = 0"),
+        ({"trainer__accumulate_grad_batches": 0}, "trainer.accumulate_grad_batches = 0: must be a whole number"),
+        ({"trainer__strategy": "FSDPStrategy"}, "trainer.strategy = 'FSDPStrategy': FSDP1 flattens parameters"),
+        ({"trainer__strategy": "looplit_fsdpp"}, "trainer.strategy = 'looplit_fsdpp': there is no such strategy"),
+        (_sharded(save_distributed_checkpoint="maybe"), "save_distributed_checkpoint = 'maybe': must be bool"),
+        (_sharded(replica=2), "trainer.strategy = 'replica': LoopLitFSDP has no such setting"),
+        (_sharded(timeout_minutes=0), "timeout_minutes = 0: must be above 0"),
+        (_sharded(replicas=0), "replicas = 0: must divide"),
+        (_sharded(activation_checkpointing="foo"), "activation_checkpointing = 'foo': must be block or pass"),
         ({"trainer__callbacks": []}, "loop_grow trains with growth: add ModelGrowth"),
         ({"data__pool_tokens": 100}, "pool_tokens = 100: must hold one batch"),
         ({"trainer__callbacks": [{"class_path": "ModelGrowth", "init_args": {"passes": 4, "step": 10}}]}, "step = 10"),

@@ -18,6 +18,7 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.utils.data import DataLoader
 
+from looplit.__main__ import main
 from looplit.callbacks import ModelGrowth
 from looplit.cli import run
 from looplit.errors import InputError
@@ -101,6 +102,16 @@ def test_the_command_line_trains_saves_folders_and_names_them(tmp_path: Path, mo
     assert (saved / "meta.pt").is_file()
     with pytest.raises(InputError, match=r"ckpt_path = .*a sharded checkpoint; take strategy looplit_fsdp, or"):
         run(small_run(tmp_path, "--ckpt_path", str(saved)))
+    weights = tmp_path / "weights.ckpt"
+    assert main(["consolidate", str(saved), str(weights), "--weights_only"]) == 0
+    for strategy in ("looplit_fsdp", "auto"):
+        with pytest.raises(InputError, match=r"ckpt_path = .*: holds weights only and cannot be resumed"):
+            run(small_run(tmp_path, "--trainer.strategy", strategy, "--ckpt_path", str(weights)))
+    (saved / "__0_0.distcp").unlink()
+    options = small_run(tmp_path, "--trainer.strategy", "looplit_fsdp", "--ckpt_path", str(saved))[1:]
+    for command in ("fit", "validate"):
+        with pytest.raises(InputError, match=r"ckpt_path = .*: broken: its file __0_0.distcp is missing"):
+            run([command, *options])
 
 
 class Foreign(L.LightningModule):
@@ -171,9 +182,40 @@ def test_fp16_is_refused(tmp_path: Path) -> None:
         fit(Hooked(), tmp_path, "looplit_fsdp", plugins=[MixedPrecision("16-mixed", "cpu")])
 
 
-def test_a_wait_needs_a_length() -> None:
-    with pytest.raises(InputError, match="timeout_minutes = 0"):
-        LoopLitFSDP(timeout_minutes=0)
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"timeout_minutes": 0}, "timeout_minutes = 0: must be above 0"),
+        ({"replicas": 1.5}, "replicas = 1.5: must be a whole number"),
+        ({"replicas": 0}, "replicas = 0: must be a whole number"),
+        ({"activation_checkpointing": "foo"}, "activation_checkpointing = 'foo': must be block, pass, true or false"),
+    ],
+)
+def test_wrong_settings_are_refused(settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        LoopLitFSDP(**settings)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "said"),
+    [
+        (["looplit_fsdpp"], "trainer.strategy = 'looplit_fsdpp': there is no such strategy"),
+        (
+            ["LoopLitFSDP", "--trainer.strategy.init_args.activation_checkpointing=foo"],
+            "activation_checkpointing: Expected a <class 'bool'> or typing.Literal['block', 'pass']. Got value: foo",
+        ),
+        (["LoopLitFSDP", "--trainer.strategy.init_args.timeout_minutes=0"], "timeout_minutes = 0.0: must be above 0"),
+    ],
+)
+def test_wrong_settings_are_one_clear_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], strategy: list[str], said: str
+) -> None:
+    try:
+        code = main(small_run(tmp_path, "--trainer.strategy", *strategy))
+    except SystemExit as end:  # the parser's own way to stop
+        code = int(end.code or 0)
+    assert code == 2
+    assert said in capsys.readouterr().err.splitlines()[-1]
 
 
 WINDOWS = DataLoader(torch.zeros(8, 17, dtype=torch.long), batch_size=2)  # type: ignore[arg-type]

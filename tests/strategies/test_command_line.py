@@ -1,4 +1,4 @@
-"""The command line on two processes: the large run's configuration, shrunk, and a signal."""
+"""The command line on two processes: the large run's configuration, shrunk, a signal, and a lost node."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -40,10 +41,10 @@ def shrunken(root: Path, corpus: Path, **settings: Any) -> list[str]:
 
 @contextlib.contextmanager
 def started(args: list[str], cwd: Path) -> Iterator[subprocess.Popen[str]]:
-    """A command with the processes it starts, of which none is left behind."""
+    """A Python command with the processes it starts, of which none is left behind."""
     cwd.mkdir(exist_ok=True)
     process = subprocess.Popen(
-        [sys.executable, "-m", "looplit", *args], cwd=cwd, env={**os.environ, "OMP_NUM_THREADS": "1"},
+        [sys.executable, *args], cwd=cwd, env={**os.environ, "OMP_NUM_THREADS": "1"},
         start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     try:
@@ -56,7 +57,7 @@ def started(args: list[str], cwd: Path) -> Iterator[subprocess.Popen[str]]:
 
 def finished(args: list[str], cwd: Path, version: int = 0) -> dict[str, Any]:
     """The result of a run of `untied_grow_d26`."""
-    with started(args, cwd) as process:
+    with started(["-m", "looplit", *args], cwd) as process:
         _, errors = process.communicate(timeout=240)
     assert process.returncode == 0, errors
     result = cwd / "runs" / "untied_grow_d26" / f"version_{version}" / "result.json"
@@ -64,12 +65,23 @@ def finished(args: list[str], cwd: Path, version: int = 0) -> dict[str, Any]:
 
 
 def test_the_large_runs_configuration_runs_through(tmp_path: Path, root: Path, corpus: Path) -> None:
-    result = finished(shrunken(root, corpus), tmp_path)
-    assert (result["steps"], result["growth_step"], result["passes"], result["device_count"]) == (13, 10, [2, 4], 2)
+    planned = {"model.init_args.steps": 15}
+    result = finished(shrunken(root, corpus, **planned), tmp_path)
+    assert (result["steps"], result["growth_step"], result["passes"], result["device_count"]) == (13, 11, [2, 4], 2)
     assert result["tokens"] == 13 * 8 * 2 * 2 * 32
     (saved,) = (tmp_path / "runs").rglob("last.ckpt")
     assert main(["consolidate", str(saved), str(tmp_path / "whole.ckpt")]) == 0
     assert looplit.load(tmp_path / "whole.ckpt").backbone.passes == 4
+    alone = {
+        **planned, "trainer.devices": 1, "trainer.strategy.init_args.replicas": 1,
+        "trainer.accumulate_grad_batches": 16, "trainer.max_steps": 15, "ckpt_path": saved,
+    }  # fmt: skip
+    with started(["-m", "looplit", *shrunken(root, corpus, **alone)], tmp_path) as process:
+        _, errors = process.communicate(timeout=240)
+    assert process.returncode == 2, errors
+    assert "looplit: error: world_size = 1: the checkpoint's place in the data was saved with 2; data.redeal" in errors
+    result = finished(shrunken(root, corpus, **alone, **{"data.init_args.redeal": "true"}), tmp_path, version=2)
+    assert (result["steps"], result["device_count"], result["tokens"]) == (15, 1, 15 * 8 * 2 * 2 * 32)
 
 
 def test_a_signal_to_one_of_two_processes_stops_both_and_the_run_goes_on(
@@ -79,7 +91,7 @@ def test_a_signal_to_one_of_two_processes_stops_both_and_the_run_goes_on(
     run = shrunken(root, corpus, **every)
     straight = finished(run, tmp_path / "straight")
     stopped = tmp_path / "stopped"
-    with started(run, stopped) as process:
+    with started(["-m", "looplit", *run], stopped) as process:
         deadline = time.monotonic() + 120
         while not list(stopped.rglob("last.ckpt")) and process.poll() is None and time.monotonic() < deadline:
             time.sleep(0.05)  # until the first validation is over
@@ -94,3 +106,31 @@ def test_a_signal_to_one_of_two_processes_stops_both_and_the_run_goes_on(
     resumed = finished([*run, f"--ckpt_path={saved}"], stopped, version=1)
     for name in ("final_val_loss", "tokens", "training_flops", "growth_step"):
         assert resumed[name] == straight[name], name
+
+
+def test_a_killed_agent_takes_both_nodes_down(tmp_path: Path, root: Path, corpus: Path) -> None:
+    """Two agents of torchrun on this machine; the process of the killed one must not train on as an orphan."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    nodes = {"trainer.num_nodes": 2, "trainer.devices": 1, "trainer.accumulate_grad_batches": 1}
+    run = shrunken(root, corpus, **nodes, **{"trainer.max_steps": 100_000, "trainer.val_check_interval": 20})
+    options = ["--nnodes=2", "--nproc_per_node=1", "--master_addr=127.0.0.1", f"--master_port={port}"]
+    with contextlib.ExitStack() as stack:
+        lost, survivor = (
+            stack.enter_context(
+                started(
+                    ["-m", "torch.distributed.run", *options, f"--node_rank={node}", "-m", "looplit", *run], tmp_path
+                )
+            )
+            for node in (1, 0)
+        )
+        deadline = time.monotonic() + 120
+        while not list(tmp_path.rglob("last.ckpt")) and survivor.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.05)  # until the first validation is over
+        lost.kill()
+        _, errors = survivor.communicate(timeout=60)
+        _, orphan = lost.communicate(timeout=60)  # to the end of its process, which has the pipe too
+    assert survivor.returncode == 1, errors
+    assert "looplit: process 1 ends: its torchrun agent is gone\n" in orphan
+    assert "looplit: process 0 of 2 lost the connection to another process" in errors

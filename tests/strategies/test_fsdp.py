@@ -91,7 +91,8 @@ def test_a_model_built_on_meta_starts_as_one_built_whole(runs: dict[str, dict[st
 
 
 def test_no_process_builds_the_whole_model(runs: dict[str, dict[str, Any]]) -> None:
-    """At most its shards and a block twice, which FSDP2 gathers into one piece of memory and then into parameters."""
+    """At most its shards, a block twice, which FSDP2 gathers into one piece of memory and then into parameters, and a
+    third time where the last one's memory is let go late, as on a busy machine."""
     model = looplit.UntiedGrow(depth=3, width=32, heads=1, vocabulary=257, context=32)
     whole = sum(parameter.nbytes for parameter in model.parameters())
     block = sum(parameter.nbytes for parameter in model.backbone.prelude.parameters())
@@ -99,7 +100,7 @@ def test_no_process_builds_the_whole_model(runs: dict[str, dict[str, Any]]) -> N
     for processes in (2, 3):
         run = runs[f"start_meta_{processes}"]
         assert run["own_bytes"] == pytest.approx(whole / processes, rel=0.05)
-        assert run["most_bytes"] < run["own_bytes"] + 2 * block + 3 * tables < whole
+        assert run["most_bytes"] < run["own_bytes"] + 3 * block + 3 * tables < whole
     assert runs["start_cpu_2"]["most_bytes"] > whole
 
 
