@@ -32,7 +32,7 @@ from looplit.optim.muon import muon_direction
 from looplit.scaling.accounting import flops_per_token
 from looplit.scaling.recurrence import Recurrence
 from looplit.scaling.resources import DEVICES, MEMORY, Machine, memory_per_device
-from looplit.scaling.settle import run_of
+from looplit.scaling.settle import recipe_of, run_of
 
 STEP_WINDOWS = 32  # of 2,048 tokens: a device's share of 524,288 among eight
 TIMED_STEPS = 15
@@ -172,7 +172,7 @@ def micro_batches(depth: int, settings: dict[str, Any], room: float) -> Iterator
     """Divisors of a step's windows that the memory estimate allows, the largest first, with the estimate in GiB."""
     step_tokens = STEP_WINDOWS * settings.get("context", 2048)
     given = {"depth": depth, **settings}
-    run = run_of("Untied", given, recurrence=Recurrence(2), steps=1, batch_tokens=step_tokens)
+    run = run_of(recipe_of("Untied", given), 1, recurrence=Recurrence(2), steps=1, batch_tokens=step_tokens)
     for size in (32, 16, 8, 4, 2, 1):
         planned = memory_per_device(run, Machine(micro_batch=size))["total"]
         if planned < 0.85 * room:

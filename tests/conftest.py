@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # before torch loads: tests share their cores with others
@@ -10,6 +13,21 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # before torch loads: tests
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
+DISTRIBUTED = ("MASTER_ADDR", "MASTER_PORT", "RANK", "LOCAL_RANK", "NODE_RANK", "WORLD_SIZE")
+
+
+@pytest.fixture(autouse=True)
+def _leaves_no_trace() -> Iterator[None]:
+    """Trainers and notebooks leave behind a process group, its address for every child process, and a log level."""
+    log, before = logging.getLogger("lightning.pytorch"), {name: os.environ.get(name) for name in DISTRIBUTED}
+    level = log.level
+    yield
+    log.setLevel(level)
+    for name, value in before.items():
+        if value is None:
+            os.environ.pop(name, None)
+    if "torch.distributed" in sys.modules and sys.modules["torch.distributed"].is_initialized():
+        sys.modules["torch.distributed"].destroy_process_group()
 
 
 @pytest.fixture(scope="session")

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
+from multiprocessing import resource_tracker
 from types import TracebackType
 from typing import TypeVar
 
@@ -90,6 +91,7 @@ class Encoder:
                 initializer=_start_process,
                 initargs=(self.tokenizer,),
             )
+            resource_tracker.ensure_running()  # when it starts, it unblocks what `_submit` blocks
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:

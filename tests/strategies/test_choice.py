@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import lightning as L
 import pytest
 import torch
-import torch.distributed as dist
 from lightning.pytorch.plugins.precision import MixedPrecision
 from lightning.pytorch.strategies import DDPStrategy, FSDPStrategy
 from torch import Tensor, nn
@@ -24,13 +23,6 @@ from looplit.cli import run
 from looplit.errors import InputError
 from looplit.modules import Loop, LoopedLM, LoopGrow, Untied, UntiedGrow
 from looplit.strategies import LoopLitFSDP, resolve_strategy
-
-
-@pytest.fixture(autouse=True)
-def _leaves_no_process_group() -> Iterator[None]:
-    yield
-    if dist.is_initialized():
-        dist.destroy_process_group()
 
 
 def test_fsdp_means_fsdp2_and_says_so(caplog: pytest.LogCaptureFixture) -> None:

@@ -141,8 +141,9 @@ def require_plot(path: str) -> None:
         InputError: The suffix is none of a figure's, or there is no such folder.
     """
     require(Path(path).suffix in SUFFIXES, "plot", path, f"must end in {', '.join(SUFFIXES)}")
+    folder = Path(path).parent
+    require(folder.exists(), "plot", path, f"there is no folder {folder}")
     require_file_name("plot", path)
-    require(Path(path).parent.is_dir(), "plot", path, f"there is no folder {Path(path).parent}")
 
 
 def table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
