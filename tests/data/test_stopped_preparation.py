@@ -12,7 +12,7 @@ import pytest
 
 # The command itself; only its reading of the text waits forever, once both tokenizing processes are started.
 COMMAND = """if True:
-    import sys, time
+    import signal, sys, time
     import looplit.data.prepare as prepare
     from looplit.__main__ import main
     real = prepare._batches
@@ -24,6 +24,7 @@ COMMAND = """if True:
             yield batch
     prepare._batches = waiting
     prepare.BATCH_BYTES = 100
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # shells start background jobs without it
     sys.exit(main(["prepare", *sys.argv[1:], "--tokenizer", "bytes", "--context", "8", "--workers", "2"]))
 """
 
