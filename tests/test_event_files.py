@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -35,13 +36,8 @@ GROUPS = {
 }
 
 
-def write_settings(folder: Path, root: Path) -> None:
+def write_settings(folder: Path, root: Path, samples: ModuleType) -> None:
     """`demo.yaml` in the folder: the demo in small, with every callback that draws, and a bundle of the 22 labels."""
-    spec = importlib.util.spec_from_file_location("core_samples", root / "tests/eval/core/core_bundle.py")
-    assert spec is not None
-    assert spec.loader is not None
-    samples = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(samples)
     samples.write_bundle(
         folder / "bundle", [samples.Made(label, "multiple_choice", [0], 1, (1, 1)) for label in LABELS]
     )
@@ -60,10 +56,10 @@ def write_settings(folder: Path, root: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def runs(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def runs(root: Path, load_script: Callable[[Path], ModuleType], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Folder of three runs: one straight, one that ends halfway, and one that goes on from there."""
     folder = tmp_path_factory.mktemp("demo")
-    write_settings(folder, root)
+    write_settings(folder, root, load_script(root / "tests/eval/core/core_bundle.py"))
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         fit = ["fit", "--config", "demo.yaml"]

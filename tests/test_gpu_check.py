@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
@@ -11,13 +11,8 @@ import torch
 
 
 @pytest.fixture(scope="module")
-def script(root: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location("gpu_check", root / "benchmarks" / "gpu_check.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def script(root: Path, load_script: Callable[[Path], ModuleType]) -> ModuleType:
+    return load_script(root / "benchmarks" / "gpu_check.py")
 
 
 def rows(path: Path) -> list[list[str]]:

@@ -11,7 +11,7 @@ from looplit.model.config import HEAD_DIM, BackboneConfig, split_depth
 from looplit.scaling.families import FAMILIES, Family, Hyperparameters
 from looplit.scaling.recipes import growth_fraction
 from looplit.scaling.run import Run
-from looplit.scaling.training import ModelRecipe, Optimizer
+from looplit.scaling.training import ModelRecipe, Optimizer, asked_of
 from looplit.scaling.truncation import CLASS, NAME, check_split, truncated_init_args, truncation_recipe
 from looplit.scaling.tuning import Tuning, tuned_backbone
 
@@ -104,10 +104,7 @@ def settle(family: Family, given: Mapping[str, Any]) -> tuple[BackboneConfig, Hy
     Raises:
         InputError: An unknown argument, no depth, or a value that breaks a rule of the backbone.
     """
-    known = (*OTHER, *SHAPE, *TUNED)
-    for name in given:
-        require(name in known, "model.init_args", name, f"must be one of {', '.join(known)}")
-    asked = {name: value for name, value in given.items() if value is not None}
+    asked = asked_of(given, (*OTHER, *SHAPE, *TUNED))
     require("depth" in asked, "depth", None, "the model needs its nominal depth")
     require_whole("depth", asked["depth"], 1)
     shape = {name: asked[name] for name in SHAPE if name in asked}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple, Protocol
 
 from looplit.errors import require
@@ -85,6 +86,17 @@ def is_number(value: Any) -> bool:
     (True, False, False)
     """
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def asked_of(given: Mapping[str, Any], known: Sequence[str]) -> dict[str, Any]:
+    """The arguments of a module that are not None, which stands for the recipe's own value.
+
+    Raises:
+        InputError: An argument that is none of `known`.
+    """
+    for name in given:
+        require(name in known, "model.init_args", name, f"must be one of {', '.join(known)}")
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def check_betas(betas: Any) -> None:

@@ -15,7 +15,7 @@ from looplit.model.config import BackboneConfig
 from looplit.scaling.hyperp import HyperPSettings, transfer
 from looplit.scaling.recurrence import Recurrence
 from looplit.scaling.run import Run, batch_windows
-from looplit.scaling.training import Optimizer, check_betas
+from looplit.scaling.training import Optimizer, asked_of, check_betas
 
 NAME, CLASS = "truncated_loop", "TruncatedLoop"
 WIDTHS = (768, 1088, 1536, 2176, 3072)  # for the study's 60M, 120M, 240M, 480M and 1B; it prints no shapes
@@ -124,10 +124,7 @@ def truncation_recipe(given: Mapping[str, Any]) -> TruncationRecipe:
     Raises:
         InputError: An unknown argument, no passes, or a value that breaks a rule of the backbone.
     """
-    known = (*SHAPE, *RATES, *OTHER)
-    for name in given:
-        require(name in known, "model.init_args", name, f"must be one of {', '.join(known)}")
-    asked = {name: value for name, value in given.items() if value is not None}
+    asked = asked_of(given, (*SHAPE, *RATES, *OTHER))
     require("passes" in asked, "passes", None, "say T, the passes of the core")
     shape = {name: asked[name] for name in SHAPE if name in asked}
     if "split" in asked:

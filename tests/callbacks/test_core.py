@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
 import os
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any, ClassVar
@@ -30,14 +30,9 @@ STEPS = 6
 
 
 @pytest.fixture(scope="module")
-def samples(root: Path) -> ModuleType:
+def samples(root: Path, load_script: Callable[[Path], ModuleType]) -> ModuleType:
     """The writer of bundles of the CORE tests."""
-    spec = importlib.util.spec_from_file_location("core_samples", root / "tests/eval/core/core_bundle.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_script(root / "tests/eval/core/core_bundle.py")
 
 
 @pytest.fixture(scope="module")

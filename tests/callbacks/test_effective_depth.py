@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import lightning as L
@@ -123,7 +124,7 @@ def approximately(value: Any) -> Any:
     return pytest.approx(value, abs=2e-6, rel=2e-6) if isinstance(value, float) else value
 
 
-def test_two_processes_read_what_one_reads(tmp_path: Path) -> None:
+def test_two_processes_read_what_one_reads(tmp_path: Path, load_script: Callable[[Path], ModuleType]) -> None:
     out = tmp_path / "two.json"
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     subprocess.run(
@@ -131,12 +132,7 @@ def test_two_processes_read_what_one_reads(tmp_path: Path) -> None:
         stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
     )  # fmt: skip
     two = json.loads(out.read_text())
-    spec = importlib.util.spec_from_file_location("depth_run", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    script = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(script)
-    one = script.validate("auto", 1)
+    one = load_script(SCRIPT).validate("auto", 1)
     assert one["lens"]["tokens"] == 7 * 16
     assert one["lens"]["blocks"][0]["kl"] > 0.1
     for strategy in ("ddp", "fsdp2"):

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.profiler import ProfilerActivity, profile
 
 from looplit.errors import InputError
 from looplit.eval.lens import (
@@ -387,28 +389,19 @@ def test_a_model_that_cannot_be_read_is_refused() -> None:
 # --- memory
 
 
-def peak_bytes(run: Any) -> int:
-    """Most bytes that tensors take at once, above what was there before."""
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
-        run()
-    now = most = 0
-    for event in profiler.profiler.kineto_results.events():  # type: ignore[union-attr]
-        if event.name() == "[memory]":
-            now += event.nbytes()
-            most = max(most, now)
-    return most
-
-
-def test_memory_grows_with_neither_depth_nor_tokens_times_vocabulary() -> None:
+def test_memory_grows_with_neither_depth_nor_tokens_times_vocabulary(
+    root: Path, load_script: Callable[[Path], ModuleType]
+) -> None:
     """The benchmark measures the real sizes; here a chunk of logits (64 tokens) is a sixteenth of all."""
     rows, tokens, vocabulary = 4, 256, 4096
+    peak_bytes, cpu = load_script(root / "benchmarks" / "lens_memory.py").peak_bytes, torch.device("cpu")
 
     def both(core: int) -> tuple[int, int]:
         model = backbone(vocabulary=vocabulary, context=tokens, core=core, passes=2)
         inputs, targets = batch(rows, tokens, vocabulary)
         with torch.no_grad():
-            step = peak_bytes(lambda: model(inputs, targets, reduction="none"))
-        return step, peak_bytes(lambda: lens(model, [(inputs, targets)], chunk_tokens=64))
+            step = peak_bytes(lambda: model(inputs, targets, reduction="none"), cpu)
+        return step, peak_bytes(lambda: lens(model, [(inputs, targets)], chunk_tokens=64), cpu)
 
     step, shallow = both(core=1)
     _, deep = both(core=11)

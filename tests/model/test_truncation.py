@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import copy
-import importlib.util
 import json
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -40,14 +40,9 @@ def build(passes: int, trained: int | None, boundary: str = "norm_inject", **cha
 
 
 @pytest.fixture(scope="module")
-def benchmark(root: Path) -> ModuleType:
+def benchmark(root: Path, load_script: Callable[[Path], ModuleType]) -> ModuleType:
     """The benchmark of time and memory, which counts what a step keeps."""
-    spec = importlib.util.spec_from_file_location("truncation", root / "benchmarks" / "truncation.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_script(root / "benchmarks" / "truncation.py")
 
 
 def gradients(model: Backbone) -> dict[str, Tensor]:
