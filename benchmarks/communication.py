@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 
-from looplit.scaling.recipes import recipe
+from looplit.recipes.growth_runs import recipe
 from looplit.strategies.traffic import Collective, ddp_step, least_step, sharded_step
 
 

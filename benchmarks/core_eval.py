@@ -22,8 +22,8 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "eval" / "core"))
 
-from core_bundle import Made, write_bundle
-from core_reference import slow_core
+from helpers.core_bundle import Made, write_bundle
+from helpers.core_reference import slow_core
 
 from looplit.data.tokenizer import load_tokenizer
 from looplit.eval.core import Plan, evaluate, open_bundle, plan_evaluation

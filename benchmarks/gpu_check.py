@@ -27,12 +27,12 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from looplit import Backbone, BackboneConfig, Untied
+from looplit.accounting.flops import flops_per_token
+from looplit.accounting.recurrence import Recurrence
 from looplit.modules.meter import WARMUP_STEPS
 from looplit.optim.muon import muon_direction
-from looplit.scaling.accounting import flops_per_token
-from looplit.scaling.recurrence import Recurrence
-from looplit.scaling.resources import DEVICES, MEMORY, Machine, memory_per_device
-from looplit.scaling.settle import recipe_of, run_of
+from looplit.planning.resources import DEVICES, MEMORY, Machine, memory_per_device
+from looplit.recipes.resolve import recipe_of, run_of
 
 STEP_WINDOWS = 32  # of 2,048 tokens: a device's share of 524,288 among eight
 TIMED_STEPS = 15

@@ -20,8 +20,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from looplit.accounting.flops import loop_cost
 from looplit.model import Backbone, BackboneConfig
-from looplit.scaling.accounting import loop_cost
 
 
 def saved_bytes(model: Backbone, tokens_BT: Tensor) -> int:

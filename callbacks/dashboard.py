@@ -11,7 +11,7 @@ from looplit.callbacks.report import planned_run
 from looplit.callbacks.tensorboard import add_figure, log_step, writers
 from looplit.model.config import BackboneConfig
 from looplit.modules.base import LoopedLM
-from looplit.scaling.card import run_card
+from looplit.planning.card import run_card
 
 if TYPE_CHECKING:
     from looplit.plots.training import Point

@@ -8,10 +8,10 @@ import lightning as L
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.trainer.states import TrainerFn
 
+from looplit.accounting.recurrence import RandomPasses, draw_passes
 from looplit.callbacks.growth import ModelGrowth
 from looplit.errors import InputError, require, require_whole
 from looplit.model.growth import PASSES_KEY, growable_backbone
-from looplit.scaling.recurrence import RandomPasses, draw_passes
 
 
 class RandomRecurrence(Callback):

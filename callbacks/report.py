@@ -16,11 +16,11 @@ import torch
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.utilities.rank_zero import rank_zero_only
 
+from looplit.accounting.recurrence import Recurrence
 from looplit.callbacks.last_step import at_last_step
 from looplit.modules.base import LoopedLM
-from looplit.scaling.recurrence import Recurrence
-from looplit.scaling.run import Run
-from looplit.scaling.settle import run_of
+from looplit.recipes.resolve import run_of
+from looplit.recipes.run import Run
 
 _REPORTED_VERSIONS = ("looplit", "torch", "lightning", "litdata")
 

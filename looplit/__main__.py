@@ -40,15 +40,15 @@ train and evaluate (each with --help; --print_config shows every setting)
 
 # Commands that import torch, if at all, after their arguments are read, and the function that takes their arguments.
 LIGHT = {
-    "recipe": ("looplit.scaling.commands", "recipe_main"),
-    "plan": ("looplit.scaling.commands", "plan_main"),
-    "laws": ("looplit.scaling.laws.commands", "laws_main"),
-    "prepare": ("looplit.data.commands", "prepare_main"),
-    "evaluate": ("looplit.eval.commands", "evaluate_main"),
-    "lens": ("looplit.eval.depth_commands", "lens_main"),
-    "passes": ("looplit.eval.depth_commands", "passes_main"),
-    "consolidate": ("looplit.strategies.commands", "consolidate_main"),
-    "loops": ("looplit.scaling.loops.commands", "loops_main"),
+    "recipe": ("looplit.commands.recipe", "recipe_main"),
+    "plan": ("looplit.commands.recipe", "plan_main"),
+    "laws": ("looplit.commands.laws.command", "laws_main"),
+    "prepare": ("looplit.commands.prepare", "prepare_main"),
+    "evaluate": ("looplit.commands.evaluate", "evaluate_main"),
+    "lens": ("looplit.commands.lens", "lens_main"),
+    "passes": ("looplit.commands.lens", "passes_main"),
+    "consolidate": ("looplit.commands.consolidate", "consolidate_main"),
+    "loops": ("looplit.commands.loops.command", "loops_main"),
 }
 
 

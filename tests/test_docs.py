@@ -12,8 +12,8 @@ import lightning as L
 import pytest
 
 from looplit.__main__ import HELP, LIGHT
-from looplit.scaling.config_files import read_configs
-from looplit.scaling.plan import plan_config
+from looplit.planning.config_files import read_configs
+from looplit.planning.plan import plan_config
 
 
 @pytest.fixture(scope="module")

@@ -59,7 +59,7 @@ def write_settings(folder: Path, root: Path, samples: ModuleType) -> None:
 def runs(root: Path, load_script: Callable[[Path], ModuleType], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Folder of three runs: one straight, one that ends halfway, and one that goes on from there."""
     folder = tmp_path_factory.mktemp("demo")
-    write_settings(folder, root, load_script(root / "tests/eval/core/core_bundle.py"))
+    write_settings(folder, root, load_script(root / "tests/helpers/core_bundle.py"))
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         fit = ["fit", "--config", "demo.yaml"]

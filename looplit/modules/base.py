@@ -15,6 +15,7 @@ from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
+from looplit.accounting.flops import flops_per_token
 from looplit.errors import InputError, RunStopped, require, require_whole
 from looplit.eval.metrics import TokenLoss
 from looplit.model.backbone import Backbone, Site
@@ -30,8 +31,7 @@ from looplit.modules.resume import (
     check_same_settings,
 )
 from looplit.optim import MuonAdamW, learning_rate_factor, parameters_by_role
-from looplit.scaling.accounting import flops_per_token
-from looplit.scaling.training import GroupSettings, ModelRecipe, Role, Schedule
+from looplit.recipes.training import GroupSettings, ModelRecipe, Role, Schedule
 
 Batch = Tensor | tuple[Tensor, Tensor] | list[Tensor]
 

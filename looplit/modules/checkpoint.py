@@ -11,8 +11,8 @@ import torch
 
 from looplit.errors import InputError, require
 from looplit.modules.base import CLASS_KEY, LoopedLM
-from looplit.scaling.settle import CLASSES
-from looplit.scaling.truncation import CLASS
+from looplit.recipes.resolve import CLASSES
+from looplit.recipes.truncation import CLASS
 
 
 def read_checkpoint(path: str | Path, argument: str = "path") -> dict[str, Any]:

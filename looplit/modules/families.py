@@ -6,8 +6,8 @@ from typing import ClassVar, Literal
 
 from looplit.model.config import Boundary, InitialState
 from looplit.modules.base import LoopedLM
-from looplit.scaling.families import FAMILIES, Family
-from looplit.scaling.settle import growth_recipe
+from looplit.recipes.families import FAMILIES, Family
+from looplit.recipes.resolve import growth_recipe
 
 
 class GrowthStudyLM(LoopedLM):

@@ -11,7 +11,7 @@ from torch import Tensor
 from looplit.errors import InputError, require
 from looplit.model.config import BackboneConfig
 from looplit.optim.schedule import learning_rate_factor
-from looplit.scaling.training import GroupSettings, ModelRecipe, Role, Schedule, check_batch
+from looplit.recipes.training import GroupSettings, ModelRecipe, Role, Schedule, check_batch
 
 
 def check_same_model(saved: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> None:

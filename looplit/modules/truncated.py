@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from looplit.model.config import Boundary, MLPKind
 from looplit.modules.base import LoopedLM
-from looplit.scaling.truncation import BATCH_TOKENS, WIDTHS, truncation_recipe
+from looplit.recipes.truncation import BATCH_TOKENS, WIDTHS, truncation_recipe
 
 
 class TruncatedLoop(LoopedLM):

@@ -8,7 +8,7 @@ from torch import nn
 
 from looplit.errors import InputError
 from looplit.model.block import Block, RMSNorm
-from looplit.scaling.training import Role
+from looplit.recipes.training import Role
 
 _OUTSIDE_BLOCKS: dict[str, Role] = {"embedding": "embedding", "head": "head", "boundary": "boundary"}
 

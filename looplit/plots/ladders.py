@@ -9,10 +9,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogFormatterSciNotation, LogLocator, MaxNLocator, NullFormatter
 
+from looplit.laws.fit import Fit
+from looplit.laws.multiplier import Multiplier
+from looplit.laws.power import LadderFits
 from looplit.plots.style import family_style, label, log_ticks, panels
-from looplit.scaling.laws.fit import Fit
-from looplit.scaling.laws.multiplier import Multiplier
-from looplit.scaling.laws.power import LadderFits
 
 
 def ladder_figure(

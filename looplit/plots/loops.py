@@ -8,10 +8,10 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from looplit.laws.loops.law import NREC, PUBLISHED, LoopLaw
+from looplit.laws.loops.optimum import STUDY_SETTINGS, Setting, worth
+from looplit.laws.loops.runs import Comparison, Quartiles
 from looplit.plots.style import log_ticks, panels, plain_log_ticks, sequence_colors
-from looplit.scaling.loops.law import NREC, PUBLISHED, LoopLaw
-from looplit.scaling.loops.optimum import STUDY_SETTINGS, Setting, worth
-from looplit.scaling.loops.runs import Comparison, Quartiles
 
 LOOPS = (1, 2, 4, 8, 16)
 COLORS = dict(zip(LOOPS, sequence_colors(len(LOOPS)), strict=True))

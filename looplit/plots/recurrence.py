@@ -9,10 +9,10 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from looplit.laws.curves import best_measured
+from looplit.laws.fit import Fit
+from looplit.laws.matched import STRATEGIES, Curve, Cut
 from looplit.plots.style import legend_below, log_ticks, panels, sequence_colors
-from looplit.scaling.laws.curves import best_measured
-from looplit.scaling.laws.fit import Fit
-from looplit.scaling.laws.matched import STRATEGIES, Curve, Cut
 
 STRATEGY_LINES = dict(
     zip(STRATEGIES, (("k", "-", "o"), ("k", "--", "s"), ("#0072B2", "-", "^"), ("#0072B2", "--", "v")), strict=True)

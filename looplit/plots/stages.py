@@ -8,9 +8,9 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from looplit.laws.curves import is_curved, optimum
+from looplit.laws.fit import Fit
 from looplit.plots.style import LEGEND_ROW_IN, label, legend_below, panels, plain_log_ticks, sequence_colors
-from looplit.scaling.laws.curves import is_curved, optimum
-from looplit.scaling.laws.fit import Fit
 
 COLUMNS = 3
 """Panels side by side."""

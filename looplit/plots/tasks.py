@@ -10,10 +10,10 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
+from looplit.laws.forecast import GPT3_CORE, CoreForecast, TaskPoints
+from looplit.laws.residuals import PooledResiduals, TaskResiduals
+from looplit.laws.results import Result
 from looplit.plots.style import family_style, label, log_ticks, panels
-from looplit.scaling.laws.forecast import GPT3_CORE, CoreForecast, TaskPoints
-from looplit.scaling.laws.residuals import PooledResiduals, TaskResiduals
-from looplit.scaling.laws.results import Result
 
 COLUMNS = 4
 """Panels side by side in the figure of all tasks."""

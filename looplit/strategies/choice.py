@@ -8,7 +8,7 @@ from lightning.pytorch.strategies import FSDPStrategy, Strategy, StrategyRegistr
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
 
 from looplit.errors import InputError, require
-from looplit.scaling.strategy import FSDP1_REASON, SHARDED_CLASS, SHARDED_STRATEGY
+from looplit.planning.strategy import FSDP1_REASON, SHARDED_CLASS, SHARDED_STRATEGY
 
 
 def resolve_strategy(strategy: Any) -> Any:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from looplit.accounting.flops import active_blocks, block_parameters, stored_parameters, vocabulary_parameters
 from looplit.errors import require
 from looplit.model.config import BackboneConfig
 from looplit.optim.exchange import STACK_ELEMENTS
-from looplit.scaling.accounting import active_blocks, block_parameters, stored_parameters, vocabulary_parameters
-from looplit.scaling.training import Optimizer
+from looplit.recipes.training import Optimizer
 
 _MASTER, _PRODUCT = 4, 8  # bytes of an fp32 value, and of one in float64
 

@@ -32,7 +32,7 @@ STEPS = 6
 @pytest.fixture(scope="module")
 def samples(root: Path, load_script: Callable[[Path], ModuleType]) -> ModuleType:
     """The writer of bundles of the CORE tests."""
-    return load_script(root / "tests/eval/core/core_bundle.py")
+    return load_script(root / "tests/helpers/core_bundle.py")
 
 
 @pytest.fixture(scope="module")

@@ -16,10 +16,10 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 import looplit
+from looplit.accounting.flops import flops_per_token
+from looplit.accounting.recurrence import draw_passes
 from looplit.callbacks import ModelGrowth, RandomRecurrence, RunReport
 from looplit.errors import InputError
-from looplit.scaling.accounting import flops_per_token
-from looplit.scaling.recurrence import draw_passes
 
 TINY: dict[str, Any] = {"depth": 3, "width": 32, "heads": 1, "vocabulary": 64, "context": 16}
 CHOICES = [2, 3, 4, 5, 6]

@@ -11,12 +11,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from looplit.errors import InputError
-from looplit.model.backbone import Backbone, Site
-from looplit.model.block import rms_norm
-from looplit.model.config import BackboneConfig
-from looplit.model.growth import grow
-from looplit.scaling.accounting import (
+from looplit.accounting.flops import (
     active_blocks,
     block_parameters,
     compute_parameters,
@@ -28,8 +23,13 @@ from looplit.scaling.accounting import (
     recurrent_parameters,
     stored_parameters,
 )
-from looplit.scaling.resources import activation_bytes
-from looplit.scaling.truncation import truncated_backbone
+from looplit.errors import InputError
+from looplit.model.backbone import Backbone, Site
+from looplit.model.block import rms_norm
+from looplit.model.config import BackboneConfig
+from looplit.model.growth import grow
+from looplit.planning.resources import activation_bytes
+from looplit.recipes.truncation import truncated_backbone
 
 TOKENS = torch.randint(0, 61, (2, 12), generator=torch.Generator().manual_seed(1))
 SMALL: dict[str, Any] = {"width": 32, "heads": 2, "prelude": 1, "core": 2, "coda": 1, "vocabulary": 61, "context": 12}

@@ -13,12 +13,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from looplit.accounting.flops import flops_per_token, loop_cost
 from looplit.errors import InputError
 from looplit.model.backbone import Backbone, Site
 from looplit.model.config import BackboneConfig
 from looplit.model.growth import grow
 from looplit.optim import MuonAdamW
-from looplit.scaling.accounting import flops_per_token, loop_cost
 
 TOKENS = torch.randint(0, 61, (2, 16), generator=torch.Generator().manual_seed(1))
 

@@ -13,10 +13,10 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 import looplit
+from looplit.accounting.flops import flops_per_token, stored_parameters
 from looplit.callbacks import ModelGrowth
 from looplit.errors import InputError, RunStopped
 from looplit.modules import GrowthStudyLM
-from looplit.scaling.accounting import flops_per_token, stored_parameters
 
 CLASSES = {
     "vanilla": looplit.Vanilla,

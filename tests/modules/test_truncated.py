@@ -13,13 +13,13 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 import looplit
+from looplit.accounting.flops import flops_per_token
 from looplit.callbacks import ModelGrowth, RandomRecurrence, RunReport
 from looplit.callbacks.report import planned_run
 from looplit.errors import InputError
-from looplit.scaling.accounting import flops_per_token
-from looplit.scaling.hyperp import transfer
-from looplit.scaling.run import Run
-from looplit.scaling.truncation import SETTINGS
+from looplit.recipes.hyperp import transfer
+from looplit.recipes.run import Run
+from looplit.recipes.truncation import SETTINGS
 
 TOKENS = torch.randint(0, 64, (64, 17), generator=torch.Generator().manual_seed(0))
 TINY: dict[str, Any] = {

@@ -8,8 +8,8 @@ from torch import nn
 from looplit.errors import InputError
 from looplit.model.backbone import Backbone
 from looplit.optim import parameters_by_role
-from looplit.scaling.families import FAMILIES
-from looplit.scaling.truncation import truncated_backbone
+from looplit.recipes.families import FAMILIES
+from looplit.recipes.truncation import truncated_backbone
 
 
 @pytest.mark.parametrize("name", FAMILIES)

@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 from looplit.errors import InputError
-from looplit.scaling.families import FAMILIES
-from looplit.scaling.laws.curves import fit_parabola
-from looplit.scaling.laws.matched import (
+from looplit.laws.curves import fit_parabola
+from looplit.laws.matched import (
     Cell,
     ladders_by_passes,
     marginal_gains,
@@ -19,10 +18,11 @@ from looplit.scaling.laws.matched import (
     strategies,
     weight_decay_optima,
 )
-from looplit.scaling.laws.multiplier import multipliers
-from looplit.scaling.laws.power import fit_ladders, power_rows
-from looplit.scaling.laws.results import Result
-from looplit.scaling.laws.stages import sweep_rows
+from looplit.laws.multiplier import multipliers
+from looplit.laws.power import fit_ladders, power_rows
+from looplit.laws.results import Result
+from looplit.laws.stages import sweep_rows
+from looplit.recipes.families import FAMILIES
 
 matplotlib = pytest.importorskip("matplotlib")
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from looplit.scaling.loops import PUBLISHED, STUDY_SETTINGS, Setting, worth
-from looplit.scaling.loops.runs import Quartiles, compare, law_ladders
+from looplit.laws.loops import PUBLISHED, STUDY_SETTINGS, Setting, worth
+from looplit.laws.loops.runs import Quartiles, compare, law_ladders
 
 pytest.importorskip("matplotlib")
 

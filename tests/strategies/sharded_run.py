@@ -36,10 +36,10 @@ from torch.utils._pytree import tree_leaves
 
 from looplit import LoopedLM, LoopGrow, TruncatedLoop, UntiedGrow
 from looplit.callbacks import ModelGrowth, RandomRecurrence
+from looplit.commands.consolidate import consolidate_main
 from looplit.errors import RunStopped
 from looplit.model.config import Unit
 from looplit.strategies import LoopLitFSDP, shard
-from looplit.strategies.commands import consolidate_main
 
 STEPS, GROWTH, ACCUMULATION, ROWS, CONTEXT = 20, 10, 2, 4, 32
 BEFORE, AFTER = 5, 15  # steps after which checkpoints are written: before and after growth

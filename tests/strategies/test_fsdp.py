@@ -19,9 +19,9 @@ import torch
 import looplit
 from looplit.errors import InputError
 from looplit.model.config import BackboneConfig
-from looplit.scaling.families import FAMILIES
-from looplit.scaling.training import Optimizer
-from looplit.scaling.truncation import truncated_backbone
+from looplit.recipes.families import FAMILIES
+from looplit.recipes.training import Optimizer
+from looplit.recipes.truncation import truncated_backbone
 from looplit.strategies.traffic import sharded_step
 
 SCRIPT = Path(__file__).with_name("sharded_run.py")
@@ -314,7 +314,7 @@ def test_consolidated_checkpoints_open_in_a_notebook(folder: Path, runs: dict[st
 
 
 def test_folders_and_half_written_checkpoints_are_named(folder: Path, tmp_path: Path) -> None:
-    from looplit.strategies.commands import consolidate_main
+    from looplit.commands.consolidate import consolidate_main
 
     assert not list(folder.glob("*.part"))
     with pytest.raises(InputError, match="a folder; make one file .*consolidate"):

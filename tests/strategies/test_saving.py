@@ -12,8 +12,8 @@ import pytest
 import torch
 from torch.distributed import checkpoint as dcp
 
+from looplit.commands.consolidate import consolidate
 from looplit.errors import InputError
-from looplit.strategies.commands import consolidate
 from looplit.strategies.reading import read_folder
 from looplit.strategies.saving import WholeFileIO, discard, put_in_place
 

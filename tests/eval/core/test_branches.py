@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from core_bundle import make_model
+from helpers.core_bundle import make_model
 from torch import Tensor
 
 from looplit.model import Backbone, BackboneConfig

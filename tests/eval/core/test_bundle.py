@@ -8,7 +8,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from core_bundle import Made, write_bundle
+from helpers.core_bundle import Made, write_bundle
 
 from looplit.errors import InputError
 from looplit.eval.core import find_bundle, fingerprint, open_bundle

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import torch
 import torch.multiprocessing as mp
-from core_bundle import CONTEXT, make_model
-from core_reference import assert_same
+from helpers.core_bundle import CONTEXT, make_model
+from helpers.core_reference import assert_same
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import init_device_mesh
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from core_bundle import CONTEXT, made_tasks, make_model, write_bundle
-from core_reference import ATOL, assert_same, slow_core
+from helpers.core_bundle import CONTEXT, made_tasks, make_model, write_bundle
+from helpers.core_reference import ATOL, assert_same, slow_core
 
 from looplit.data.tokenizer import load_tokenizer
 from looplit.eval.core import Outcome, evaluate, open_bundle, plan_evaluation

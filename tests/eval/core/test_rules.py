@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import tiktoken
 import torch
-from core_bundle import CONTEXT, Made, made_tasks, text, write_bundle
+from helpers.core_bundle import CONTEXT, Made, made_tasks, text, write_bundle
 from scipy.stats import kendalltau
 from torch import Tensor
 

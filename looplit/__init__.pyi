@@ -1,0 +1,36 @@
+__version__: str
+
+from . import accounting as accounting
+from . import callbacks as callbacks
+from . import commands as commands
+from . import data as data
+from . import eval as eval
+from . import laws as laws
+from . import model as model
+from . import modules as modules
+from . import optim as optim
+from . import planning as planning
+from . import plots as plots
+from . import recipes as recipes
+from . import strategies as strategies
+from .data import FineWeb as FineWeb
+from .data import FineWebEdu as FineWebEdu
+from .data import StandardLibraryText as StandardLibraryText
+from .data import TextFolder as TextFolder
+from .data import TokenData as TokenData
+from .errors import InputError as InputError
+from .model.backbone import Backbone as Backbone
+from .model.config import BackboneConfig as BackboneConfig
+from .model.growth import grow as grow
+from .modules import DeepVanilla as DeepVanilla
+from .modules import DeepVanillaGrow as DeepVanillaGrow
+from .modules import Loop as Loop
+from .modules import LoopedLM as LoopedLM
+from .modules import LoopGrow as LoopGrow
+from .modules import Operator1 as Operator1
+from .modules import TruncatedLoop as TruncatedLoop
+from .modules import Untied as Untied
+from .modules import UntiedGrow as UntiedGrow
+from .modules import Vanilla as Vanilla
+from .modules import load as load
+from .optim import MuonAdamW as MuonAdamW

@@ -1,0 +1,1 @@
+"""One module per command: each reads its arguments, calls the library and shows the answer."""

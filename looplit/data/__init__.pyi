@@ -1,0 +1,11 @@
+from .corpus import Corpus as Corpus
+from .corpus import Split as Split
+from .corpus import open_corpus as open_corpus
+from .module import FineWeb as FineWeb
+from .module import FineWebEdu as FineWebEdu
+from .module import StandardLibraryText as StandardLibraryText
+from .module import TextFolder as TextFolder
+from .module import TokenData as TokenData
+from .prepare import prepare_corpus as prepare_corpus
+from .sources import Source as Source
+from .tokenizer import load_tokenizer as load_tokenizer

@@ -1,0 +1,115 @@
+"""Hyperparameters of a run: a family's base-tuned values, scaled to its size, or as an ablation sets them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+from looplit.accounting.flops import initial_parameters
+from looplit.errors import require
+from looplit.model.config import BackboneConfig
+from looplit.recipes.families import Family, Hyperparameters
+from looplit.recipes.training import Optimizer
+from looplit.recipes.variants import family_named
+
+BASE_DEPTH = 8  # every family was tuned at d8, with the GPT-2 vocabulary
+LEAST_DEPTH = 3  # one block per stage
+SCALED = ("learning_rate", "output_multiplier", "weight_decay")
+
+# The study prints no learning rate for AdamW on the matrices. This share of Muon's (0.002 at d8) is our choice.
+ADAMW_SHARE = 0.05
+
+
+def size_ratio(family: Family, config: BackboneConfig) -> float:
+    """N_d8/N of the scaling rules: initial parameters of the family's d8 at `config`'s K, over those of `config`.
+
+    d8 has the GPT-2 vocabulary and the standard shape, whatever `config` has. Below the smallest nominal depth (toy
+    widths, a byte vocabulary) N is held at that depth's: extrapolated further, the rules make such models diverge.
+    """
+    base, smallest = (initial_parameters(family.backbone(d, passes=config.passes)) for d in (BASE_DEPTH, LEAST_DEPTH))
+    return base / max(initial_parameters(config), smallest)
+
+
+def matrix_learning_rate(family: Family, config: BackboneConfig) -> float:
+    """GLR = GLR_d8·(N_d8/N)^b, N the initial parameters of `config` (growth study, Eq. 13, where β = -b).
+
+    >>> untied_grow = family_named("untied_grow")
+    >>> round(matrix_learning_rate(untied_grow, untied_grow.backbone(26)), 11)
+    0.00652527533
+    """
+    return float(family.hyperparameters.learning_rate * size_ratio(family, config) ** family.learning_rate_exponent)
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """How a recipe departs from the family's own hyperparameters and scaling rule.
+
+    Args:
+        hyperparameters_of: A family whose base-tuned values to take instead. α stays at its default 1 where that
+            family has none; the learning-rate exponent stays the family's own.
+        exponents: Of value(d) = value_d8·(N_d8/N)^exponent for `learning_rate`, `output_multiplier` and
+            `weight_decay`. By default the family's b and 0, 0; all 0 is the constant recipe.
+        mup_output: Whether the output multiplier also falls as 1/width from d8.
+        optimizer: Of the block matrices. With "adamw" they take `ADAMW_SHARE` (our choice) of Muon's learning rate;
+            embedding and head keep theirs.
+        overrides: Fields of `Hyperparameters` to set outright, after all scaling.
+    """
+
+    hyperparameters_of: str | None = None
+    exponents: Mapping[str, float] = field(default_factory=dict)
+    mup_output: bool = False
+    optimizer: Optimizer = "muon"
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        require(self.optimizer in ("muon", "adamw"), "optimizer", self.optimizer, "must be muon or adamw")
+        for name in self.exponents:
+            require(name in SCALED, "exponents", name, f"must be one of {', '.join(SCALED)}")
+        known = Hyperparameters.__dataclass_fields__
+        for name in self.overrides:
+            require(name in known, "overrides", name, f"must be one of {', '.join(known)}")
+
+    def apply(self, family: Family, config: BackboneConfig) -> Hyperparameters:
+        """The hyperparameters of a run of `family` with the shape and boundaries of `config`."""
+        source = family_named(self.hyperparameters_of) if self.hyperparameters_of else family
+        tuned = source.hyperparameters
+        if self.optimizer == "adamw":
+            tuned = with_adamw(tuned)
+        exponents = {"learning_rate": family.learning_rate_exponent, **self.exponents}
+        ratio = size_ratio(family, config)
+        changes: dict[str, Any] = {name: getattr(tuned, name) * ratio**power for name, power in exponents.items()}
+        if self.mup_output:
+            multiplier = changes.get("output_multiplier", tuned.output_multiplier)
+            changes["output_multiplier"] = multiplier * family.backbone(BASE_DEPTH).width / config.width
+        changes["injection_scale"] = injection_scale(tuned, config)
+        return replace(tuned, **{**changes, **self.overrides})
+
+
+def injection_scale(tuned: Hyperparameters, config: BackboneConfig) -> float | None:
+    """α where a boundary of `config` injects (1 if it was never tuned), None elsewhere."""
+    if not config.injects:
+        return None
+    return 1.0 if tuned.injection_scale is None else tuned.injection_scale
+
+
+def with_adamw(tuned: Hyperparameters) -> Hyperparameters:
+    """`tuned` with AdamW's matrix learning rate, and multipliers that leave embedding and head where they were."""
+    return replace(
+        tuned,
+        learning_rate=tuned.learning_rate * ADAMW_SHARE,
+        embedding_lr_multiplier=tuned.embedding_lr_multiplier / ADAMW_SHARE,
+        head_lr_multiplier=tuned.head_lr_multiplier / ADAMW_SHARE,
+    )
+
+
+def tuned_backbone(
+    family: Family, depth: int, tuning: Tuning, shape: Mapping[str, Any]
+) -> tuple[BackboneConfig, Hyperparameters]:
+    """The backbone of a family with the fields `shape`, its constants those of the tuning; and the hyperparameters."""
+    backbone = family.backbone(depth, **shape)
+    rule = "the growth study's recipe has no settings for its matrix; take TruncatedLoop"
+    require(backbone.boundary != "linear", "boundary", backbone.boundary, rule)
+    tuned = tuning.apply(family, backbone)
+    shared = {field.name for field in fields(Hyperparameters)} & {field.name for field in fields(BackboneConfig)}
+    return replace(backbone, **{name: getattr(tuned, name) for name in shared}), tuned
