@@ -27,9 +27,9 @@ from looplit.errors import InputError, require
 from looplit.modules import LoopedLM
 from looplit.modules.checkpoint import read_checkpoint
 from looplit.strategies import LoopLitFSDP, resolve_strategy, shards
-from looplit.strategies.orphan import end_with_agent
 from looplit.strategies.reading import WEIGHTS_ONLY, read_folder
 from looplit.strategies.saving import WholeFileIO
+from looplit.strategies.watchdog import end_with_agent
 
 RUNS_FOLDER = "runs"
 

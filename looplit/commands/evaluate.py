@@ -122,8 +122,8 @@ class _Evaluation:
         if known and self.first:
             print(f"{checkpoint}: going on, {len(known)} tasks are done")
 
-        def keep(label: str, result: Any, told: list[Any]) -> None:
-            everything = gathered(told) if args.examples else []
+        def keep(label: str, result: Any, found: list[Any]) -> None:
+            everything = gathered(found) if args.examples else []
             if lines is not None:
                 lines.add(label, everything)
             if self.first:

@@ -11,7 +11,7 @@ from looplit.model.config import HEAD_DIM, BackboneConfig, split_depth
 from looplit.recipes.families import FAMILIES, Family, Hyperparameters
 from looplit.recipes.growth_runs import growth_fraction
 from looplit.recipes.run import Run
-from looplit.recipes.training import ModelRecipe, Optimizer, asked_of
+from looplit.recipes.training import ModelRecipe, Optimizer, given_arguments
 from looplit.recipes.truncation import CLASS, NAME, check_split, truncated_init_args, truncation_recipe
 from looplit.recipes.tuning import Tuning, tuned_backbone
 
@@ -75,8 +75,8 @@ class GrowthRecipe:
 
 
 def growth_recipe(family: Family, given: Mapping[str, Any]) -> GrowthRecipe:
-    """What the arguments `given` of a module of `family` stand for, see `settle`."""
-    backbone, tuned = settle(family, given)
+    """What the arguments `given` of a module of `family` stand for, see `resolve`."""
+    backbone, tuned = resolve(family, given)
     tuned = replace(tuned, betas=tuple(tuned.betas))  # type: ignore[arg-type]
     return GrowthRecipe(family, given["depth"], backbone, tuned, given.get("optimizer") or "muon")
 
@@ -92,7 +92,7 @@ def recipe_of(class_name: str, given: Mapping[str, Any]) -> ModelRecipe:
     return growth_recipe(class_family(class_name), given)
 
 
-def settle(family: Family, given: Mapping[str, Any]) -> tuple[BackboneConfig, Hyperparameters]:
+def resolve(family: Family, given: Mapping[str, Any]) -> tuple[BackboneConfig, Hyperparameters]:
     """Backbone and hyperparameters of a module with the arguments `given`; what is absent or None is the recipe's.
 
     K = 1 takes Operator-1's hyperparameters where the family has the boundary operator.
@@ -104,25 +104,25 @@ def settle(family: Family, given: Mapping[str, Any]) -> tuple[BackboneConfig, Hy
     Raises:
         InputError: An unknown argument, no depth, or a value that breaks a rule of the backbone.
     """
-    asked = asked_of(given, (*OTHER, *SHAPE, *TUNED))
-    require("depth" in asked, "depth", None, "the model needs its nominal depth")
-    require_whole("depth", asked["depth"], 1)
-    shape = {name: asked[name] for name in SHAPE if name in asked}
+    requested = given_arguments(given, (*OTHER, *SHAPE, *TUNED))
+    require("depth" in requested, "depth", None, "the model needs its nominal depth")
+    require_whole("depth", requested["depth"], 1)
+    shape = {name: requested[name] for name in SHAPE if name in requested}
     if "width" in shape and "heads" not in shape:
         require_whole("width", shape["width"], 1)
         shape["heads"] = default_heads(shape["width"])
-    if "split" in asked:
-        check_split(asked["split"])
-        shape.update(zip(("prelude", "core", "coda"), asked["split"], strict=True))
-    one_pass = family.boundary == "norm_inject" and asked.get("passes") == 1
+    if "split" in requested:
+        check_split(requested["split"])
+        shape.update(zip(("prelude", "core", "coda"), requested["split"], strict=True))
+    one_pass = family.boundary == "norm_inject" and requested.get("passes") == 1
     source = FAMILIES["operator_1"] if one_pass else family
     tuning = Tuning(
         hyperparameters_of="operator_1" if one_pass else None,
         exponents={"learning_rate": source.learning_rate_exponent},
-        optimizer=asked.get("optimizer", "muon"),
-        overrides={name: asked[name] for name in TUNED if name in asked},
+        optimizer=requested.get("optimizer", "muon"),
+        overrides={name: requested[name] for name in TUNED if name in requested},
     )
-    return tuned_backbone(family, asked["depth"], tuning, shape)
+    return tuned_backbone(family, requested["depth"], tuning, shape)
 
 
 def default_heads(width: int) -> int:
@@ -163,7 +163,7 @@ def init_args(run: Run) -> dict[str, Any]:
     if run.optimizer != "muon":
         args["optimizer"] = run.optimizer
     for name in (*SHAPE, *TUNED):  # in this order, because the defaults of later ones depend on earlier ones
-        default, tuned = settle(family, args)
+        default, tuned = resolve(family, args)
         wanted = getattr(backbone, name) if name in SHAPE else getattr(run.hyperparameters, name)
         if wanted != getattr(default if name in SHAPE else tuned, name):
             args[name] = list(wanted) if isinstance(wanted, tuple) else wanted

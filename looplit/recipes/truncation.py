@@ -15,7 +15,7 @@ from looplit.errors import require, require_whole
 from looplit.model.config import BackboneConfig
 from looplit.recipes.hyperp import HyperPSettings, transfer
 from looplit.recipes.run import Run, batch_windows
-from looplit.recipes.training import Optimizer, asked_of, check_betas
+from looplit.recipes.training import Optimizer, check_betas, given_arguments
 
 NAME, CLASS = "truncated_loop", "TruncatedLoop"
 WIDTHS = (768, 1088, 1536, 2176, 3072)  # for the study's 60M, 120M, 240M, 480M and 1B; it prints no shapes
@@ -113,7 +113,7 @@ class TruncationRecipe:
 
 
 def check_split(split: Any) -> None:
-    """Refuses what is no list of three block counts."""
+    """Refuses what is not a list of three block counts."""
     three = isinstance(split, tuple | list) and len(split) == 3
     require(three, "split", split, "must be the blocks of prelude, core and coda")
 
@@ -124,17 +124,17 @@ def truncation_recipe(given: Mapping[str, Any]) -> TruncationRecipe:
     Raises:
         InputError: An unknown argument, no passes, or a value that breaks a rule of the backbone.
     """
-    asked = asked_of(given, (*SHAPE, *RATES, *OTHER))
-    require("passes" in asked, "passes", None, "say T, the passes of the core")
-    shape = {name: asked[name] for name in SHAPE if name in asked}
-    if "split" in asked:
-        check_split(asked["split"])
-        shape["split"] = tuple(asked["split"])
-    rates = {name: asked[name] for name in RATES if name in asked}
+    requested = given_arguments(given, (*SHAPE, *RATES, *OTHER))
+    require("passes" in requested, "passes", None, "say T, the passes of the core")
+    shape = {name: requested[name] for name in SHAPE if name in requested}
+    if "split" in requested:
+        check_split(requested["split"])
+        shape["split"] = tuple(requested["split"])
+    rates = {name: requested[name] for name in RATES if name in requested}
     if "betas" in rates:  # a list in YAML
         check_betas(rates["betas"])
         rates["betas"] = tuple(rates["betas"])
-    return TruncationRecipe(truncated_backbone(**shape), asked.get("batch_tokens", BATCH_TOKENS), rates)
+    return TruncationRecipe(truncated_backbone(**shape), requested.get("batch_tokens", BATCH_TOKENS), rates)
 
 
 def truncated_run(

@@ -12,13 +12,13 @@ from torch.distributed.checkpoint.metadata import Metadata
 
 from looplit.errors import InputError, require
 
-METADATA_FILE = "meta.pt"  # of a sharded checkpoint: all that is no tensor; written last
+METADATA_FILE = "meta.pt"  # of a sharded checkpoint: all that is not a tensor; written last
 RUN_STATE = ("optimizer_states", "lr_schedulers", "loops", "callbacks")  # what only a resumed run needs
 WEIGHTS_ONLY = "holds weights only and cannot be resumed; looplit.load, validate and evaluate take it"
 
 
 def read_folder(folder: str | Path, argument: str = "ckpt_path") -> dict[str, Any]:
-    """All of a sharded checkpoint that is no tensor; the files of tensors are there and have their lengths.
+    """All of a sharded checkpoint that is not a tensor; the files of tensors are there and have their lengths.
 
     Args:
         folder: As `looplit_fsdp` writes it.
