@@ -30,6 +30,7 @@ from torch.optim import Optimizer
 
 from looplit.errors import InputError, RunStopped, require
 from looplit.model.config import Unit
+from looplit.strategies.addresses import is_address
 from looplit.strategies.optimizer_state import named, numbered
 from looplit.strategies.reading import WEIGHTS_ONLY, read_file, read_folder, read_tensors
 from looplit.strategies.saving import WholeFileIO, discard, part_of, put_in_place, remove
@@ -245,7 +246,9 @@ class LoopLitFSDP(ModelParallelStrategy):
 
     def load_checkpoint(self, checkpoint_path: str | Path, weights_only: bool | None = None) -> dict[str, Any]:
         """Reads data alone, whatever `weights_only` says: Lightning does not pass it on to strategies like this one."""
-        path = Path(self.broadcast(str(checkpoint_path)))
+        where = self.broadcast(str(checkpoint_path))
+        require(not is_address(where), "ckpt_path", where, "looplit_fsdp reads no addresses; copy it to a disk first")
+        path = Path(where)
         require(path.exists(), "ckpt_path", str(path), "there is no such checkpoint")
         if path.is_dir():
             return self._load_folder(path)

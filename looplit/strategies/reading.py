@@ -14,6 +14,7 @@ from torch.distributed.checkpoint.metadata import Metadata
 from torch.distributed.checkpoint.state_dict_loader import _load_state_dict
 
 from looplit.errors import InputError, require
+from looplit.strategies.addresses import opened
 from looplit.strategies.index import INDEX_FILE, DataPlanner, DataReader, read_index
 
 METADATA_FILE = "meta.pt"  # of a sharded checkpoint: all that is no tensor; written last
@@ -21,20 +22,27 @@ RUN_STATE = ("optimizer_states", "lr_schedulers", "loops", "callbacks")  # what 
 WEIGHTS_ONLY = "holds weights only and cannot be resumed; looplit.load, validate and evaluate take it"
 
 
-def read_file(path: str | Path, argument: str = "ckpt_path", mmap: bool = False) -> Any:
-    """What `torch.save` has written, tensors on the CPU. Nothing in it is run.
+def read_file(path: str | Path, argument: str = "ckpt_path", mmap: bool = False, map_location: Any = "cpu") -> Any:
+    """What `torch.save` has written. Nothing in it is run.
 
     Args:
-        path: The file.
+        path: The file, or its address.
         argument: What an error calls it.
-        mmap: Whether tensors are mapped, not copied.
+        mmap: Whether tensors are mapped, not copied; not for an address.
+        map_location: Device of the tensors, as torch takes it.
 
     Raises:
-        InputError: It holds more than data, or is not readable.
+        FileNotFoundError: There is no such file.
+        InputError: It holds more than data, is not readable, or the address is of a kind that is not read.
     """
     try:
-        return torch.load(path, map_location="cpu", weights_only=True, mmap=mmap)
-    except Exception as error:  # a broken file can raise anything
+        with opened(path, argument) as file:
+            return torch.load(file, map_location=map_location, weights_only=True, mmap=mmap)
+    except FileNotFoundError:
+        raise FileNotFoundError(f"{argument} = {str(path)!r}: there is no such checkpoint") from None
+    except InputError:
+        raise
+    except Exception as error:  # a broken file can raise anything, and so can the library that an address is read with
         raise unreadable(argument, path, error) from error
 
 
@@ -105,8 +113,10 @@ def unreadable(argument: str, path: str | Path, error: BaseException) -> InputEr
     >>> print(unreadable("path", "a.ckpt", EOFError()))
     path = 'a.ckpt': not a readable checkpoint (EOFError)
     """
-    said = re.sub(r"(?s).*WeightsUnpickler error: ", "", str(error))  # torch first says how to load it all the same
-    asked = re.search(r"GLOBAL (\S*\w)", said)
-    reason = (said.strip().splitlines() or [type(error).__name__])[0]
-    reason = f"it asks for {asked[1]}; only data is read" if asked else reason
+    asked = re.search(r"GLOBAL (\S*\w)", str(error))
+    reason = (str(error).splitlines() or [type(error).__name__])[0]
+    if asked:
+        reason = f"it asks for {asked[1]}; only data is read"
+    elif isinstance(error, pickle.UnpicklingError) and reason.startswith("Weights only load failed"):
+        reason = "it holds more than data"  # torch first says how to load it all the same
     return InputError(f"{argument} = {str(path)!r}: not a readable checkpoint ({reason})")

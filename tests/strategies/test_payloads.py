@@ -6,10 +6,14 @@ import io
 import os
 import pickle
 import shutil
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import lightning as L
 import pytest
 import torch
 from torch.distributed.checkpoint import FileSystemReader
@@ -22,7 +26,7 @@ from looplit.__main__ import main
 from looplit.errors import InputError
 from looplit.strategies.commands import consolidate
 from looplit.strategies.index import read_index
-from looplit.strategies.reading import read_folder, read_tensors
+from looplit.strategies.reading import read_file, read_folder, read_tensors
 
 TRAINING = ("fit", "validate", "test", "predict")
 MEASURING = ("evaluate", "lens", "passes")
@@ -209,6 +213,14 @@ def test_measuring_commands_run_nothing(refused: Refused, honest: Honest, marker
     assert "a folder; make one file of a sharded checkpoint" in refused(command, "--ckpt_path", path, *options)
 
 
+def test_what_torch_does_not_name_is_refused_in_one_line(honest: Honest, marker: Path) -> None:
+    path = marker.with_name("evil.ckpt")
+    torch.save({"extra": Payload(marker)}, path, pickle_protocol=4)
+    with pytest.raises(InputError, match=r"not a readable checkpoint \(it holds more than data\)$"):
+        read_file(path)
+    assert not marker.exists()
+
+
 def test_load_runs_nothing(honest: Honest, marker: Path) -> None:
     for plant, said in ((in_file, "asks for posix.mkdir; only data is read"), (in_index, "a folder")):
         with pytest.raises(InputError, match=said):
@@ -260,7 +272,134 @@ def test_the_index_of_one_process_is_not_read(honest: Honest, marker: Path) -> N
     assert not marker.exists()
 
 
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[str]:
+    """An address that serves the files of `tmp_path`."""
+
+    class Quiet(SimpleHTTPRequestHandler):
+        def log_message(self, *args: Any) -> None:
+            """Nothing: the tests read what is said."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(tmp_path))) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+@pytest.fixture(params=["file", "http"])
+def address(request: pytest.FixtureRequest, tmp_path: Path, server: str) -> Callable[[Path], str]:
+    """The address of a file in `tmp_path`."""
+    base = server if request.param == "http" else f"file://{tmp_path}"
+    return lambda path: f"{base}/{path.name}"
+
+
+Address = Callable[[Path], str]
+
+
+@pytest.mark.parametrize("command", TRAINING)
+def test_addresses_run_nothing(refused: Refused, honest: Honest, marker: Path, address: Address, command: str) -> None:
+    where = address(in_file(honest, marker))
+    said = refused(command, *honest.options, f"--ckpt_path={where}")
+    assert said == f"looplit: error: ckpt_path = '{where}': {ASKED}"
+
+
+@pytest.mark.parametrize("command", [*MEASURING, "consolidate"])
+def test_other_commands_read_no_addresses(
+    refused: Refused, honest: Honest, marker: Path, address: Address, command: str
+) -> None:
+    where = address(in_file(honest, marker))
+    options = {"evaluate": ["--bundle", marker], "passes": ["--passes", 1], "consolidate": ["out.ckpt"]}
+    named = [] if command == "consolidate" else ["--ckpt_path"]
+    assert "there is no " in refused(command, *named, where, *options.get(command, []))
+    with pytest.raises(InputError, match="there is no such checkpoint"):
+        looplit.load(where)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--ckpt_path=simplecache::{}/evil.ckpt"], "an address must begin with one of file, "),
+        (["--ckpt_path=zip://evil.ckpt::{}/evil.zip"], "an address must begin with one of file, "),
+        (["--ckpt_path=reference://?fo={}/evil.ckpt"], "an address must begin with one of file, "),
+        (["--ckpt_path=nowhere://evil.ckpt"], "an address must begin with one of file, "),
+        (["--ckpt_path=file:///evil.ckpt"], "there is no such checkpoint"),
+        (["--ckpt_path={}/none.ckpt"], "there is no such checkpoint"),
+        (["--ckpt_path=http://127.0.0.1:1/none.ckpt"], "there is no such checkpoint"),
+        (["--ckpt_path={}/evil.ckpt", "--weights_only=false"], "weights_only = False: a checkpoint is read as data"),
+        (["--ckpt_path={}/evil.ckpt", "--trainer.strategy=looplit_fsdp"], "looplit_fsdp reads no addresses"),
+        (
+            ["--ckpt_path={}/evil.ckpt", "--trainer.plugins=AsyncCheckpointIO"],
+            "is not read by another checkpoint plugin",
+        ),
+    ],
+)
+def test_other_addresses_are_refused(
+    refused: Refused, honest: Honest, marker: Path, server: str, options: list[str], said: str
+) -> None:
+    in_file(honest, marker)
+    assert said in refused("validate", *honest.options, *(option.format(server) for option in options))
+
+
+# --- a Trainer of one's own
+
+
+def own_trainer(folder: Path, **settings: Any) -> L.Trainer:
+    return L.Trainer(
+        accelerator="cpu", devices=1, max_steps=6, limit_val_batches=1, logger=False, enable_progress_bar=False,
+        enable_model_summary=False, enable_checkpointing=False, default_root_dir=folder, **settings,
+    )  # fmt: skip
+
+
+def own_model() -> looplit.Loop:
+    return looplit.Loop(depth=3, width=32, heads=1, vocabulary=257, context=32, steps=6)
+
+
+def own_data(honest: Honest) -> looplit.StandardLibraryText:
+    folder = Path(honest.options[-1]).parent / "corpus"
+    return looplit.StandardLibraryText(folder=folder, context=32, batch_size=2, val_tokens=2000)
+
+
+@pytest.mark.parametrize("method", TRAINING)
+def test_a_trainer_of_ones_own_runs_nothing(honest: Honest, marker: Path, address: Address, method: str) -> None:
+    where, trainer = address(in_file(honest, marker)), own_trainer(marker.parent)
+    with pytest.raises(InputError, match="asks for posix.mkdir; only data is read"):
+        getattr(trainer, method)(own_model(), datamodule=own_data(honest), ckpt_path=where)
+    with pytest.raises(pickle.UnpicklingError, match="posix.mkdir"):
+        looplit.Loop.load_from_checkpoint(where)
+    assert not marker.exists()
+
+
+@pytest.mark.parametrize("plant", [in_file, in_index, in_meta, in_shard])
+def test_our_strategy_in_a_trainer_of_ones_own_runs_nothing(honest: Honest, marker: Path, plant: Plant) -> None:
+    trainer = own_trainer(marker.parent, strategy="looplit_fsdp")
+    with pytest.raises(InputError, match="asks for posix.mkdir; only data is read"):
+        trainer.fit(own_model(), datamodule=own_data(honest), ckpt_path=plant(honest, marker), weights_only=False)
+    assert not marker.exists()
+
+
 # --- what is honest
+
+
+def test_honest_addresses_are_read_and_resumed(
+    honest: Honest, tmp_path: Path, address: Address, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    where = address(Path(shutil.copy(honest.file, tmp_path / "honest.ckpt")))
+    there, here = read_file(where), torch.load(honest.file)
+    assert there.keys() == here.keys()
+    assert all(torch.equal(there["state_dict"][name], tensor) for name, tensor in here["state_dict"].items())
+    loaded = looplit.Loop.load_from_checkpoint(where)
+    assert all(torch.equal(loaded.state_dict()[name], tensor) for name, tensor in here["state_dict"].items())
+    resumed = []
+    for path in (where, honest.file):
+        options = ["--trainer.max_steps=6", f"--trainer.default_root_dir={tmp_path / str(len(resumed))}"]
+        assert main(["fit", *honest.options, *options, f"--ckpt_path={path}"]) == 0
+        (last,) = (tmp_path / str(len(resumed))).glob("**/last.ckpt")
+        resumed.append(torch.load(last)["state_dict"])
+    assert all(torch.equal(resumed[0][name], tensor) for name, tensor in resumed[1].items())
+    trainer = own_trainer(tmp_path)
+    trainer.fit(own_model(), datamodule=own_data(honest), ckpt_path=where)
+    assert all(torch.equal(trainer.model.state_dict()[name], tensor) for name, tensor in resumed[1].items())
 
 
 def test_honest_folders_give_what_torch_reads(honest: Honest) -> None:
