@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 
 from looplit.scaling.recipes import recipe
-from looplit.strategies.traffic import Collective, ddp_step, least_step, sharded_step
+from looplit.strategies.communication import Collective, ddp_step, least_step, sharded_step
 
 
 def main() -> None:

@@ -89,7 +89,7 @@ def _run_command(args: list[str]) -> int:
     except InputError as error:
         return _refuse(str(error))
     except UnicodeDecodeError as error:
-        return _refuse(f"a file that should be text is none ({error})")
+        return _refuse(f"a file that should be text is not ({error})")
     except OSError as error:
         return _refuse(str(error))
     except RunStopped as stop:

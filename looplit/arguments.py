@@ -35,7 +35,7 @@ def quantity(text: str) -> float:
     except ValueError:
         value = 0.0
     if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is no positive number such as 240M or 2.1e19")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive number such as 240M or 2.1e19")
     return value
 
 
@@ -47,7 +47,7 @@ def count(text: str) -> int:
     """
     value = quantity(text)
     if value != round(value):
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number")
     return round(value)
 
 
@@ -61,7 +61,7 @@ def nonempty(text: str) -> str:
 def natural(text: str) -> int:
     """An option's type: a whole number from 0 up."""
     if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 0 up")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0 up")
     return int(text)
 
 
@@ -76,12 +76,12 @@ def number_from_0(text: str) -> float:
     except ValueError:
         value = -1.0
     if not value >= 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number from 0 up")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0 up")
     return value
 
 
 def require_checkpoints(paths: Iterable[str]) -> None:
-    """Refuses what is no checkpoint file, before anything is loaded.
+    """Refuses what is not a checkpoint file, before anything is loaded.
 
     Raises:
         InputError: No such file, or a folder.

@@ -29,7 +29,7 @@ from looplit.modules import LoopedLM
 from looplit.modules.checkpoint import read_checkpoint
 from looplit.strategies import LoopLitFSDP, resolve_strategy, shards
 from looplit.strategies.addresses import is_address, require_scheme
-from looplit.strategies.orphan import end_with_agent
+from looplit.strategies.watchdog import end_with_agent
 from looplit.strategies.reading import WEIGHTS_ONLY, read_folder
 from looplit.strategies.saving import DataOnlyIO, WholeFileIO
 

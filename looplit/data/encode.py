@@ -62,7 +62,7 @@ def _encode_one(tokenizer: tiktoken.Encoding, text: str) -> Tokens:
         return encode_document(tokenizer, text)
     except (KeyboardInterrupt, SystemExit):
         raise
-    except BaseException as error:  # tiktoken's panic is no Exception, and cannot be sent between processes
+    except BaseException as error:  # tiktoken's panic is not an Exception, and cannot be sent between processes
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
         raise RunStopped(f"{tokenizer.name} cannot encode the document that begins {text[:40]!r} ({reason})") from None
 

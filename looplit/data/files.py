@@ -61,7 +61,7 @@ def find_files(path: Path, argument: str = "source") -> LocalFiles:
         line = f"; {describe_left_out(left_out)}" if left_out else ""
         raise InputError(f"{argument} = {str(path)!r}: holds no parquet, JSON lines or text file{line}")
     for file in readable.values():
-        require(file.is_file(), argument, str(file), "is no file, or a link that leads nowhere")
+        require(file.is_file(), argument, str(file), "is not a file, or a link that leads nowhere")
     return LocalFiles(readable, left_out)
 
 

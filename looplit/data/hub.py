@@ -153,7 +153,7 @@ class HubDataset:
 
 
 def _is_apart(name: str) -> bool:
-    """Whether the file is no text of the dataset: its card, the listing kept here, hidden ones of the hub's client."""
+    """Whether the file is not text of the dataset: its card, the listing kept here, hidden ones of the hub's client."""
     return name in (CARD, LISTING) or any(part.startswith(".") for part in name.split("/"))
 
 

@@ -25,7 +25,7 @@ from looplit.data.settings import first_difference
 from looplit.data.shards import Shard
 from looplit.data.sources import Source
 from looplit.data.tokenizer import token_byte_counts, token_dtype
-from looplit.data.working import CORPUS, STATE, publish, working_folder
+from looplit.data.staging import CORPUS, STATE, publish, staging_folder
 from looplit.data.writer import SplitWriter
 from looplit.errors import InputError, require, require_between
 
@@ -98,7 +98,7 @@ def prepare_corpus(
         chunk_tokens: Tokens per file, rounded down to whole blocks (at least one).
 
     Raises:
-        InputError: `folder` exists but is no prepared corpus or one of other settings; what is to be resumed has
+        InputError: `folder` exists but is not a prepared corpus or one of other settings; what is to be resumed has
             other settings; a split has less than a block; the text cannot be read; or the folder cannot be written.
         RunStopped: A tokenizing process was killed.
     """
@@ -112,7 +112,7 @@ def prepare_corpus(
     try:
         if folder.exists():
             return _open_same(folder, settings)
-        with working_folder(folder, written, resume) as working, Encoder(tokenizer, workers) as encoder:
+        with staging_folder(folder, written, resume) as working, Encoder(tokenizer, workers) as encoder:
             job = _Preparation(working, encoder, source, block, chunk_tokens, tokens, seed, progress)
             job.run(settings)
             publish(working, folder)

@@ -10,7 +10,7 @@ _ARGUMENTS = {"train_tokens": "tokens", "document_seed": "seed"}
 FILES = "names, sizes and times "  # in the value of a setting that stands for files
 
 
-def first_difference(asked: Mapping[str, Any], found: Mapping[str, Any]) -> str | None:
+def first_difference(requested: Mapping[str, Any], found: Mapping[str, Any]) -> str | None:
     """The first of the settings asked for that differs from what was found, with both values; None if all agree.
 
     >>> first_difference({"tokenizer": "gpt2", "block": 65}, {"tokenizer": "gpt2", "block": 129})
@@ -18,7 +18,7 @@ def first_difference(asked: Mapping[str, Any], found: Mapping[str, Any]) -> str 
     >>> first_difference({"train_tokens": 10}, {"train_tokens": 10, "left_out": {}}) is None
     True
     """
-    for name, value in asked.items():
+    for name, value in requested.items():
         before = found.get(name)
         if before == value:
             continue

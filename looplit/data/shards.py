@@ -140,7 +140,7 @@ def _text_of(line: str, column: str, place: str) -> str | None:
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise InputError(f"{place}: no JSON object with the key {column!r}") from error
     if not isinstance(text, str | None):
-        raise InputError(f"{place}: {column!r} is no text")
+        raise InputError(f"{place}: {column!r} is not text")
     return text
 
 

@@ -114,7 +114,7 @@ def _numbers(text: str) -> list[int]:
     try:
         return [int(word) for word in text.split(",")]
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is no list of whole numbers") from None
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list of whole numbers") from None
 
 
 def _load(path: str, args: argparse.Namespace) -> LoopedLM:

@@ -64,7 +64,7 @@ def check_passes(backbone: Growable, passes: Sequence[int], awake: int | None = 
 
 
 def check_numbers(passes: Any) -> None:
-    """Refuses what are no K's.
+    """Refuses what are not K's.
 
     Raises:
         InputError: No list of whole numbers from 1 up, at least one.

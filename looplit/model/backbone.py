@@ -36,7 +36,7 @@ class Site(NamedTuple):
 
 
 Observer = Callable[[Site, Tensor], None]
-Sight = tuple[Tensor, Tensor] | tuple[Tensor, Tensor, Tensor]  # cosines, sines, and a mask unless causal
+AttentionInputs = tuple[Tensor, Tensor] | tuple[Tensor, Tensor, Tensor]  # cosines, sines, and a mask unless causal
 
 
 class Backbone(nn.Module):
@@ -190,22 +190,26 @@ class Backbone(nn.Module):
     def _residual_stream(
         self, tokens_BT: Tensor, observe: Observer | None, branches_BT: Tensor | None = None
     ) -> Tensor:
-        sight = self._sight(tokens_BT.shape[1]) if branches_BT is None else self._sight_of_branches(branches_BT)
+        attention_inputs = (
+            self._attention_inputs(tokens_BT.shape[1]) if branches_BT is None else self._branch_inputs(branches_BT)
+        )
         x_BTD = self.embedding_norm(self.embedding(tokens_BT.long()))
         run = partial(_run, unit=self.activation_checkpointing)
-        e_BTD = h_BTD = run(self.prelude, x_BTD, sight, observe, "prelude", 0)
+        e_BTD = h_BTD = run(self.prelude, x_BTD, attention_inputs, observe, "prelude", 0)
         untrained = self.passes - (self.config.trained_passes or self.passes)
         for k in range(self.passes):
             with torch.set_grad_enabled(torch.is_grad_enabled() and k >= untrained):
                 h_BTD = self.boundary(h_BTD, e_BTD) if k else self.boundary.first(e_BTD)
-                h_BTD = self.pass_norm(run(self.cores[0 if self.tied else k], h_BTD, sight, observe, "core", k + 1))
-        return run(self.coda, self.coda_boundary(h_BTD, e_BTD), sight, observe, "coda", 0)
+                h_BTD = self.pass_norm(
+                    run(self.cores[0 if self.tied else k], h_BTD, attention_inputs, observe, "core", k + 1)
+                )
+        return run(self.coda, self.coda_boundary(h_BTD, e_BTD), attention_inputs, observe, "coda", 0)
 
-    def _sight(self, T: int) -> Sight:
+    def _attention_inputs(self, T: int) -> AttentionInputs:
         require(self.config.context >= T, "tokens", T, f"the model's context is {self.config.context}")
         return self.rotary_cos[:T], self.rotary_sin[:T]
 
-    def _sight_of_branches(self, branches_BT: Tensor) -> Sight:
+    def _branch_inputs(self, branches_BT: Tensor) -> AttentionInputs:
         """A token sees itself and, before it, its own branch and the beginning; its position counts what it sees."""
         query_BT1, key_B1T = branches_BT[:, :, None], branches_BT[:, None, :]
         mask_BTT = ((key_B1T == query_BT1) | ((key_B1T == 0) & (query_BT1 > 0))).tril()
@@ -220,7 +224,7 @@ def _stage(config: BackboneConfig, n_blocks: int) -> nn.ModuleList:
 def _run(
     blocks: nn.Module,
     x_BTD: Tensor,
-    sight: Sight,
+    attention_inputs: AttentionInputs,
     observe: Observer | None,
     stage: Literal["prelude", "core", "coda"],
     pass_: int,
@@ -228,11 +232,11 @@ def _run(
 ) -> Tensor:
     if unit == "pass":
         first_time = iter([observe])  # the backward pass runs the blocks again, unobserved
-        return _recomputed(lambda x: _run(blocks, x, sight, next(first_time, None), stage, pass_), x_BTD)
+        return _recomputed(lambda x: _run(blocks, x, attention_inputs, next(first_time, None), stage, pass_), x_BTD)
     if observe is not None:
         observe(Site(stage, pass_, 0), x_BTD)
     for b, block in enumerate(blocks.children(), start=1):
-        x_BTD = _recomputed(block, x_BTD, *sight) if unit == "block" else block(x_BTD, *sight)
+        x_BTD = _recomputed(block, x_BTD, *attention_inputs) if unit == "block" else block(x_BTD, *attention_inputs)
         if observe is not None:
             observe(Site(stage, pass_, b), x_BTD)
     return x_BTD

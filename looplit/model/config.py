@@ -146,10 +146,10 @@ class BackboneConfig:
             trained is None or 1 <= trained <= self.passes, "trained_passes", trained,
             f"the gradient goes through 1 to all {self.passes} passes",
         )  # fmt: skip
-        self._settle_cores()
-        self._settle_injection()
+        self._resolve_cores()
+        self._resolve_injection()
 
-    def _settle_cores(self) -> None:
+    def _resolve_cores(self) -> None:
         stored = self.stored_cores
         if self.tied:
             require(stored in (None, 1), "stored_cores", stored, "a tied core is stored once")
@@ -162,7 +162,7 @@ class BackboneConfig:
         )  # fmt: skip
         object.__setattr__(self, "stored_cores", stored)
 
-    def _settle_injection(self) -> None:
+    def _resolve_injection(self) -> None:
         scale = self.injection_scale
         if scale is None:
             object.__setattr__(self, "injection_scale", 1.0 if self.injects else 0.0)

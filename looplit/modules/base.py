@@ -23,10 +23,10 @@ from looplit.model.config import BackboneConfig, Unit
 from looplit.model.growth import restore_passes, save_passes
 from looplit.modules.meter import RunMeter
 from looplit.modules.resume import (
-    Course,
+    PlannedSchedule,
     StepTokens,
     check_same_config,
-    check_same_course,
+    check_same_schedule,
     check_same_model,
     check_same_settings,
 )
@@ -62,8 +62,8 @@ class LoopedLM(L.LightningModule):
         super().__init__()
         self.meter = RunMeter()
         self._step_tokens = StepTokens()
-        self._course: Course | None = None
-        self._resumed_course: Course | None = None
+        self._planned_schedule: PlannedSchedule | None = None
+        self._resumed_schedule: PlannedSchedule | None = None
         self._window: list[Tensor] = []
         self._moved: dict[str, Tensor] = {}
         self._metrics: dict[str, TokenLoss] = {}
@@ -161,7 +161,7 @@ class LoopedLM(L.LightningModule):
             for role, named in parameters_by_role(self.backbone).items()
         )
         course = self.recipe.settings(steps).schedule
-        self._course = Course(steps, course)
+        self._planned_schedule = PlannedSchedule(steps, course)
         schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda t: learning_rate_factor(t, steps, *course))
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
@@ -217,8 +217,8 @@ class LoopedLM(L.LightningModule):
     def on_train_start(self) -> None:
         optimizer = self.optimizers(use_pl_optimizer=False)
         check_same_settings(optimizer.param_groups, self._groups())  # type: ignore[union-attr]
-        if self._resumed_course and self._course:
-            check_same_course(self._resumed_course, self._course, self.global_step)
+        if self._resumed_schedule and self._planned_schedule:
+            check_same_schedule(self._resumed_schedule, self._planned_schedule, self.global_step)
 
     def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
         # What loggers take as the step. Lightning (2.6) saves it before a step is counted, and after a resume counts
@@ -370,8 +370,11 @@ class LoopedLM(L.LightningModule):
         checkpoint[METER_KEY] = self.meter.state_dict()
         checkpoint[STEP_KEY] = self._step_tokens.per_step
         checkpoint[CONFIG_KEY] = self.config.to_dict()
-        if self._course:
-            checkpoint[COURSE_KEY] = {"steps": self._course.steps, "schedule": self._course.schedule._asdict()}
+        if self._planned_schedule:
+            checkpoint[COURSE_KEY] = {
+                "steps": self._planned_schedule.steps,
+                "schedule": self._planned_schedule.schedule._asdict(),
+            }
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         check_same_model(checkpoint.get("state_dict", {}), self.state_dict())
@@ -381,7 +384,7 @@ class LoopedLM(L.LightningModule):
             check_same_config(checkpoint.get(CONFIG_KEY, {}), self.config, training)
         restore_passes(self.backbone, checkpoint)
         saved = checkpoint.get(COURSE_KEY)
-        self._resumed_course = saved and Course(saved["steps"], Schedule(**saved["schedule"]))
+        self._resumed_schedule = saved and PlannedSchedule(saved["steps"], Schedule(**saved["schedule"]))
         if METER_KEY in checkpoint:
             self.meter.load_state_dict(checkpoint[METER_KEY])
         tokens = self._step_tokens

@@ -53,7 +53,7 @@ TRAINING_ONLY = (
 
 
 @dataclass(frozen=True)
-class Course:
+class PlannedSchedule:
     """The course of the learning rate that a run plans.
 
     Args:
@@ -69,7 +69,7 @@ class Course:
         return [learning_rate_factor(t, self.steps, *self.schedule) for t in range(taken)]
 
 
-def check_same_course(saved: Course, own: Course, taken: int) -> None:
+def check_same_schedule(saved: PlannedSchedule, own: PlannedSchedule, taken: int) -> None:
     """A longer run, or another schedule, may be planned only while the rates so far are the same.
 
     Args:
@@ -88,14 +88,14 @@ def check_same_course(saved: Course, own: Course, taken: int) -> None:
         require(value == planned[name], name, value, rule)
 
 
-def check_same_settings(param_groups: Iterable[dict[str, Any]], asked: Mapping[Role, GroupSettings]) -> None:
+def check_same_settings(param_groups: Iterable[dict[str, Any]], requested: Mapping[Role, GroupSettings]) -> None:
     """A resumed optimizer keeps the checkpoint's settings: other ones must not stand in the run's record.
 
     Raises:
         InputError: A setting that is asked for and not kept.
     """
     for group in param_groups:
-        wanted = asked[group["role"]]
+        wanted = requested[group["role"]]
         kept = GroupSettings(
             group["algorithm"], group["initial_lr"], group["weight_decay"], tuple(group["betas"]), group["eps"]
         )

@@ -121,7 +121,7 @@ def save(figure: Figure, *paths: str | Path) -> None:
     """Writes the figure to every path, in the format of its suffix; the same figure gives the same bytes of SVG.
 
     Raises:
-        InputError: A suffix is none of .svg, .png and .pdf.
+        InputError: A suffix is not one of .svg, .png and .pdf.
     """
     for path in map(Path, paths):
         require(path.suffix in (".svg", ".png", ".pdf"), "path", str(path), "must end in .svg, .png or .pdf")

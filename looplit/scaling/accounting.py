@@ -109,7 +109,7 @@ def active_blocks(config: BackboneConfig, passes: int | None = None) -> int:
 def compute_parameters(config: BackboneConfig, passes: int | None = None) -> int:
     """N_c,K = ℓ_K·block + head: the matrix parameters a token meets, a shared core counted once per pass.
 
-    The leading-order cost of a token is 6·N_c,K FLOPs (growth study, A.2.2). Gains are no matrices.
+    The leading-order cost of a token is 6·N_c,K FLOPs (growth study, A.2.2). Gains are not matrices.
     """
     passes = config.passes if passes is None else passes
     blocks = config.executed_depth(passes) * block_matrix_parameters(config)

@@ -43,7 +43,7 @@ def read_configs(paths: Iterable[str | Path], overrides: Sequence[str] = ()) -> 
     `--data FineWebEdu` sets the class.
 
     Raises:
-        InputError: A file that cannot be read or is no mapping, an unknown section, or an override without a value.
+        InputError: A file that cannot be read or is not a mapping, an unknown section, or an override without a value.
     """
     config: dict[str, Any] = {}
     for path in paths:

@@ -189,7 +189,7 @@ def batch_windows(batch_tokens: int, context: int) -> int:
     """Sequences per optimizer step.
 
     Raises:
-        InputError: `batch_tokens` is no multiple of `context`.
+        InputError: `batch_tokens` is not a multiple of `context`.
     """
     require(
         batch_tokens > 0 and batch_tokens % context == 0, "batch_tokens", batch_tokens,

@@ -11,7 +11,7 @@ from looplit.model.config import HEAD_DIM, BackboneConfig, split_depth
 from looplit.scaling.families import FAMILIES, Family, Hyperparameters
 from looplit.scaling.recipes import growth_fraction
 from looplit.scaling.run import Run
-from looplit.scaling.training import ModelRecipe, Optimizer, asked_of
+from looplit.scaling.training import ModelRecipe, Optimizer, given_arguments
 from looplit.scaling.truncation import CLASS, NAME, check_split, truncated_init_args, truncation_recipe
 from looplit.scaling.tuning import Tuning, tuned_backbone
 
@@ -75,8 +75,8 @@ class GrowthRecipe:
 
 
 def growth_recipe(family: Family, given: Mapping[str, Any]) -> GrowthRecipe:
-    """What the arguments `given` of a module of `family` stand for, see `settle`."""
-    backbone, tuned = settle(family, given)
+    """What the arguments `given` of a module of `family` stand for, see `resolve`."""
+    backbone, tuned = resolve(family, given)
     tuned = replace(tuned, betas=tuple(tuned.betas))  # type: ignore[arg-type]
     return GrowthRecipe(family, given["depth"], backbone, tuned, given.get("optimizer") or "muon")
 
@@ -92,7 +92,7 @@ def recipe_of(class_name: str, given: Mapping[str, Any]) -> ModelRecipe:
     return growth_recipe(class_family(class_name), given)
 
 
-def settle(family: Family, given: Mapping[str, Any]) -> tuple[BackboneConfig, Hyperparameters]:
+def resolve(family: Family, given: Mapping[str, Any]) -> tuple[BackboneConfig, Hyperparameters]:
     """Backbone and hyperparameters of a module with the arguments `given`; what is absent or None is the recipe's.
 
     K = 1 takes Operator-1's hyperparameters where the family has the boundary operator.
@@ -104,7 +104,7 @@ def settle(family: Family, given: Mapping[str, Any]) -> tuple[BackboneConfig, Hy
     Raises:
         InputError: An unknown argument, no depth, or a value that breaks a rule of the backbone.
     """
-    asked = asked_of(given, (*OTHER, *SHAPE, *TUNED))
+    asked = given_arguments(given, (*OTHER, *SHAPE, *TUNED))
     require("depth" in asked, "depth", None, "the model needs its nominal depth")
     require_whole("depth", asked["depth"], 1)
     shape = {name: asked[name] for name in SHAPE if name in asked}
@@ -163,7 +163,7 @@ def init_args(run: Run) -> dict[str, Any]:
     if run.optimizer != "muon":
         args["optimizer"] = run.optimizer
     for name in (*SHAPE, *TUNED):  # in this order, because the defaults of later ones depend on earlier ones
-        default, tuned = settle(family, args)
+        default, tuned = resolve(family, args)
         wanted = getattr(backbone, name) if name in SHAPE else getattr(run.hyperparameters, name)
         if wanted != getattr(default if name in SHAPE else tuned, name):
             args[name] = list(wanted) if isinstance(wanted, tuple) else wanted

@@ -88,11 +88,11 @@ def is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def asked_of(given: Mapping[str, Any], known: Sequence[str]) -> dict[str, Any]:
+def given_arguments(given: Mapping[str, Any], known: Sequence[str]) -> dict[str, Any]:
     """The arguments of a module that are not None, which stands for the recipe's own value.
 
     Raises:
-        InputError: An argument that is none of `known`.
+        InputError: An argument that is not one of `known`.
     """
     for name in given:
         require(name in known, "model.init_args", name, f"must be one of {', '.join(known)}")
@@ -100,7 +100,7 @@ def asked_of(given: Mapping[str, Any], known: Sequence[str]) -> dict[str, Any]:
 
 
 def check_betas(betas: Any) -> None:
-    """Refuses what is no pair of AdamW's coefficients."""
+    """Refuses what is not a pair of AdamW's coefficients."""
     pair = isinstance(betas, tuple | list) and len(betas) == 2 and all(map(is_number, betas))
     require(pair and all(0 <= beta < 1 for beta in betas), "betas", betas, "must be two numbers in [0, 1)")
 

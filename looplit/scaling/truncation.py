@@ -15,7 +15,7 @@ from looplit.model.config import BackboneConfig
 from looplit.scaling.hyperp import HyperPSettings, transfer
 from looplit.scaling.recurrence import Recurrence
 from looplit.scaling.run import Run, batch_windows
-from looplit.scaling.training import Optimizer, asked_of, check_betas
+from looplit.scaling.training import Optimizer, given_arguments, check_betas
 
 NAME, CLASS = "truncated_loop", "TruncatedLoop"
 WIDTHS = (768, 1088, 1536, 2176, 3072)  # for the study's 60M, 120M, 240M, 480M and 1B; it prints no shapes
@@ -113,7 +113,7 @@ class TruncationRecipe:
 
 
 def check_split(split: Any) -> None:
-    """Refuses what is no list of three block counts."""
+    """Refuses what is not a list of three block counts."""
     three = isinstance(split, tuple | list) and len(split) == 3
     require(three, "split", split, "must be the blocks of prelude, core and coda")
 
@@ -124,7 +124,7 @@ def truncation_recipe(given: Mapping[str, Any]) -> TruncationRecipe:
     Raises:
         InputError: An unknown argument, no passes, or a value that breaks a rule of the backbone.
     """
-    asked = asked_of(given, (*SHAPE, *RATES, *OTHER))
+    asked = given_arguments(given, (*SHAPE, *RATES, *OTHER))
     require("passes" in asked, "passes", None, "say T, the passes of the core")
     shape = {name: asked[name] for name in SHAPE if name in asked}
     if "split" in asked:

@@ -19,7 +19,7 @@ def resolve_strategy(strategy: Any) -> Any:
 
     Raises:
         InputError: Lightning's FSDPStrategy (FSDP1) by class path, by another of its names, or as an object; a name
-            that is no strategy's.
+            that is not a strategy's.
     """
     if strategy == "fsdp":
         rank_zero_info(f"strategy fsdp: using {SHARDED_STRATEGY}; {FSDP1_REASON.partition(';')[0]}")

@@ -60,7 +60,7 @@ def read_index(folder: Path) -> Metadata:
     """The index of a sharded checkpoint, which can run nothing.
 
     Raises:
-        UnpicklingError: It asks for what is no part of an index, or is none. A broken pickle can raise anything else.
+        UnpicklingError: It asks for what is not part of an index, or is none. A broken pickle can raise anything else.
     """
     with (folder / INDEX_FILE).open("rb") as file:
         index = _IndexUnpickler(file).load()

@@ -17,7 +17,7 @@ from looplit.errors import InputError, require
 from looplit.strategies.addresses import opened
 from looplit.strategies.index import INDEX_FILE, DataPlanner, DataReader, read_index
 
-METADATA_FILE = "meta.pt"  # of a sharded checkpoint: all that is no tensor; written last
+METADATA_FILE = "meta.pt"  # of a sharded checkpoint: all that is not a tensor; written last
 RUN_STATE = ("optimizer_states", "lr_schedulers", "loops", "callbacks")  # what only a resumed run needs
 WEIGHTS_ONLY = "holds weights only and cannot be resumed; looplit.load, validate and evaluate take it"
 
@@ -47,7 +47,7 @@ def read_file(path: str | Path, argument: str = "ckpt_path", mmap: bool = False,
 
 
 def read_folder(folder: str | Path, argument: str = "ckpt_path") -> dict[str, Any]:
-    """All of a sharded checkpoint that is no tensor; the files of tensors are there and have their lengths.
+    """All of a sharded checkpoint that is not a tensor; the files of tensors are there and have their lengths.
 
     Args:
         folder: As `looplit_fsdp` writes it.

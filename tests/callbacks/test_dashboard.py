@@ -161,7 +161,7 @@ class SaveAt(Checkpoint):
         ("on_train_end", 8),
         ("on_train_end", 7),
         ("on_validation_end", 8),
-        ("on_validation_end", 7),  # which is none of the intervals: RunReport validates at the end
+        ("on_validation_end", 7),  # which is not one of the intervals: RunReport validates at the end
     ],
 )
 def test_a_resumed_run_shows_no_step_twice(

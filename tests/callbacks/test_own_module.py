@@ -1,4 +1,4 @@
-"""The measuring callbacks on a module that is none of LoopLit's: the example of the docs, and what is refused when."""
+"""The measuring callbacks on a module that is not one of LoopLit's: the example of the docs, and what is refused when."""
 
 from __future__ import annotations
 

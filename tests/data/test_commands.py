@@ -82,7 +82,7 @@ def test_resume_is_an_option(texts: Path, tmp_path: Path) -> None:
         (["standard-library", "--val-tokens", "1M"], "--val-tokens: is not for the source standard-library"),
         (["standard-library", "--offline"], "--offline: is not for the source standard-library"),
         ([__file__, "--revision", "main"], "--revision: is not for the source "),
-        (["fineweb", "--tokens", "many"], "'many' is no positive number"),
+        (["fineweb", "--tokens", "many"], "'many' is not a positive number"),
         (["fineweb", "--context", "0"], "context = 0: must be at least 1"),
         (["fineweb", "--workers", "0"], "workers = 0: must be at least 1"),
         (["fineweb", "--context", "1000000000000"], "context = 1000000000000: must be at most 16777215"),

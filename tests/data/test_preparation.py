@@ -363,7 +363,7 @@ def test_what_another_process_prepares_is_left_alone(prepare: Prepare, tmp_path:
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_failing_worker_is_one_line(memory_source: Sources, tmp_path: Path, workers: int) -> None:
-    # There is no token for the byte of x: tiktoken panics, which is no Exception.
+    # There is no token for the byte of x: tiktoken panics, which is not an Exception.
     ranks = {bytes([byte]): byte for byte in range(256) if byte != ord("x")}
     tokenizer = tiktoken.Encoding(
         "x-less", pat_str=r"(?s:.)", mergeable_ranks=ranks, special_tokens={"<|endoftext|>": 256}

@@ -362,7 +362,7 @@ def test_what_cannot_be_read_is_one_line(tmp_path: Path, parquet_file: WriteParq
     refused(r"c\.jsonl', line 2: no JSON object with the key 'text'", tmp_path / "c.jsonl")
     refused(r"line 1: no JSON object with the key 'body'", tmp_path / "c.jsonl", column="body")
     (tmp_path / "c.jsonl").write_text('{"text": 3}\n')
-    refused(r"line 1: 'text' is no text", tmp_path / "c.jsonl")
+    refused(r"line 1: 'text' is not text", tmp_path / "c.jsonl")
     (tmp_path / "c.jsonl").write_text('{"text": ' + "[" * 200_000 + "]" * 200_000 + "}\n")
     refused(r"line 1: no JSON object with the key 'text'", tmp_path / "c.jsonl")
     (tmp_path / "cut.jsonl.gz").write_bytes(gzip.compress(b'{"text": "fine"}\n' * 9999)[:-20])
@@ -376,7 +376,7 @@ def test_what_cannot_be_read_is_one_line(tmp_path: Path, parquet_file: WriteParq
     (tmp_path / "empty" / ".hidden.txt").write_text("hidden")
     refused(r"holds no parquet, JSON lines or text file; left out: 1 file \(1 .csv\)", tmp_path / "empty")
     (tmp_path / "empty" / "broken.txt").symlink_to("nowhere")
-    refused("broken.txt': is no file, or a link that leads nowhere", tmp_path / "empty")
+    refused("broken.txt': is not a file, or a link that leads nowhere", tmp_path / "empty")
     refused("source = .*: there is no such file or folder", tmp_path / "nowhere")
     refused("validation = .*: there is no such file", tmp_path / "a.parquet", validation=tmp_path / "nowhere")
     refused("train tokens = 0: .*documents: 0, 200 left out as validation has them too", tmp_path / "a.parquet",

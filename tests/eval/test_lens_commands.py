@@ -128,12 +128,12 @@ def test_loss_at_other_passes(runs: dict[str, Path], tmp_path: Path, said: Any) 
     [
         (lens_main, [], "lens: the following arguments are required: --ckpt_path"),
         (lens_main, ["--ckpt_path", "none.ckpt"], "ckpt_path = 'none.ckpt': there is no such checkpoint file"),
-        (lens_main, ["--ckpt_path", "LoopGrow", "--threshold", "-1"], "--threshold: '-1' is no number from 0 up"),
-        (lens_main, ["--ckpt_path", "LoopGrow", "--threshold", "x"], "--threshold: 'x' is no number from 0 up"),
+        (lens_main, ["--ckpt_path", "LoopGrow", "--threshold", "-1"], "--threshold: '-1' is not a number from 0 up"),
+        (lens_main, ["--ckpt_path", "LoopGrow", "--threshold", "x"], "--threshold: 'x' is not a number from 0 up"),
         (lens_main, ["--ckpt_path", "LoopGrow", "--json", "/proc/foo/x.json"], "json = '/proc/foo/x.json': its folder"),
         (lens_main, ["--ckpt_path", "LoopGrow.yaml"], "ckpt_path = .*LoopGrow.yaml': not a readable checkpoint"),
         (lens_main, ["--ckpt_path", "LoopGrow", "--direction", "up"], "direction: invalid choice: 'up'"),
-        (lens_main, ["--ckpt_path", "LoopGrow", "--tokens", "0"], "--tokens: '0' is no positive number"),
+        (lens_main, ["--ckpt_path", "LoopGrow", "--tokens", "0"], "--tokens: '0' is not a positive number"),
         (lens_main, ["--ckpt_path", "LoopGrow", "--plot", "a.gif"], r"plot = 'a.gif': must end in"),
         (lens_main, ["--ckpt_path", "LoopGrow", "--data", "nowhere"], "data = 'nowhere': has no corpus.json"),
         (
@@ -149,7 +149,7 @@ def test_loss_at_other_passes(runs: dict[str, Path], tmp_path: Path, said: Any) 
             ["--ckpt_path", "Untied", "--passes", "1,3"],
             "passes = 3: an untied model can run at most its 2",
         ),
-        (passes_main, ["--ckpt_path", "Untied", "--passes", "1,x"], "'1,x' is no list of whole numbers"),
+        (passes_main, ["--ckpt_path", "Untied", "--passes", "1,x"], "'1,x' is not a list of whole numbers"),
         (passes_main, ["--ckpt_path", "Untied"], "required: --passes"),
     ],
 )

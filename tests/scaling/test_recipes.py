@@ -384,7 +384,7 @@ def test_json_equals_the_recipe(capsys):
         ("loop_2 8 --data-constrained --weight-decay best", "weight_decay = 'best'"),
         ("loop_2 8 --data-constrained --set eps=1e-8", "set = ['eps=1e-8']: is not an option of the data-constrained"),
         ("loop_2 8 --random-passes 2,x", "invalid numbers value: '2,x'"),
-        ("vanilla 8 --tokens many", "'many' is no positive number"),
+        ("vanilla 8 --tokens many", "'many' is not a positive number"),
         ("vanilla 8 --shape wide", "shape = 'wide'"),
         ("untied_2 8 --random-passes 2,3,4", "passes = 4: an untied model can run at most its 2 stored cores"),
         ("vanilla 8 --nope", "recipe: unrecognized arguments: --nope"),

@@ -22,7 +22,7 @@ from looplit.model.config import BackboneConfig
 from looplit.scaling.families import FAMILIES
 from looplit.scaling.training import Optimizer
 from looplit.scaling.truncation import truncated_backbone
-from looplit.strategies.traffic import sharded_step
+from looplit.strategies.communication import sharded_step
 
 SCRIPT = Path(__file__).with_name("sharded_run.py")
 UNITS_BEFORE, UNITS = 4 + 2, 6 + 2  # blocks that run before growth, and after, with the embedding and the rest

@@ -197,13 +197,13 @@ def _example(kind: Kind, line: Mapping[str, Any]) -> Example:
         answers = (_text(line["continuation"]),) * len(queries)
     gold = line["gold"]
     if type(gold) is not int or not 0 <= gold < len(answers):
-        raise ValueError(f"gold = {gold!r} is none of the {len(answers)} choices")
+        raise ValueError(f"gold = {gold!r} is not one of the {len(answers)} choices")
     return Example(queries, answers, gold)
 
 
 def _texts(values: Any) -> tuple[str, ...]:
     if not isinstance(values, list):
-        raise TypeError(f"{values!r} is no list")
+        raise TypeError(f"{values!r} is not a list")
     return tuple(map(_text, values))
 
 

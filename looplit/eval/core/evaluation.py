@@ -108,7 +108,7 @@ def plan_evaluation(
 
 
 def check_seeds(seeds: Any) -> None:
-    """Refuses what are no seeds of demonstrations.
+    """Refuses what are not seeds of demonstrations.
 
     Raises:
         InputError: No list of different whole numbers, at least one.
@@ -143,7 +143,7 @@ def evaluate(
         token_budget: Tokens per batch, padding included.
         share_prefixes: Whether the choices of an example share the computation of their common beginning, where the
             model is a `Backbone` and it pays.
-        device: Of the tokens, for a callable that is no module.
+        device: Of the tokens, for a callable that is not a module.
         known: Results of tasks that need not be evaluated again.
         on_task: Called after every task with its label, its result and this process's outcomes.
         progress: Whether to show a bar with the time left.
@@ -163,9 +163,9 @@ def evaluate(
         for task in todo:
             label = task.task.label
             bar.set_description(label)
-            results[label], told = _evaluate_task(task, plan, scorer, token_budget, share, bar.update)
+            results[label], found = _evaluate_task(task, plan, scorer, token_budget, share, bar.update)
             if on_task is not None:
-                on_task(label, results[label], told)
+                on_task(label, results[label], found)
         at = getattr(scorer.looped, "passes", None)
     ordered = {task.task.label: results[task.task.label] for task in plan.tasks}
     summary = summarize(plan.bundle, ordered, plan.seeds, plan.limit, plan.context)
@@ -218,16 +218,16 @@ def _plan_task(
     world: int,
 ) -> TaskPlan:
     examples, encoder = read_examples(task), SegmentEncoder(encoding)
-    asked = seeds if task.n_shots else seeds[:1]
+    drawn = seeds if task.n_shots else seeds[:1]
     questions, skipped = [], []
-    for seed in asked:
+    for seed in drawn:
         for index in range(rank, min(limit or len(examples), len(examples)), world):
             question = ask(task, examples, index, seed, encoder, context)
             if question is None:
                 skipped.append(seed)
             else:
                 questions.append(question)
-    return TaskPlan(task, asked, questions, skipped)
+    return TaskPlan(task, drawn, questions, skipped)
 
 
 def _evaluate_task(
@@ -236,16 +236,16 @@ def _evaluate_task(
     scores = TaskScores(plan.seeds)
     if rank_and_world()[1] > 1:
         scores.to(scorer.device)  # where the processes can add it up
-    told: list[Outcome] = []
-    asked = groups(plan.questions, token_budget, share)
-    idle = largest(len(asked), scorer.device) - len(asked)
-    for group in asked:
+    found: list[Outcome] = []
+    batches = groups(plan.questions, token_budget, share)
+    idle = largest(len(batches), scorer.device) - len(batches)
+    for group in batches:
         batch = collate(group, share)
-        told += outcomes(batch, *scorer(batch), whole.token_bytes)
+        found += outcomes(batch, *scorer(batch), whole.token_bytes)
         advance(sum(sum(row_lengths(question, share)) for question in group))
     for _ in range(idle):
         scorer.idle()
-    scores.update(told, plan.skipped)
+    scores.update(found, plan.skipped)
     values = {name: value.reshape(-1).tolist() for name, value in scores.compute().items()}
     if len(plan.seeds) < len(whole.seeds):
         values = {name: value * len(whole.seeds) for name, value in values.items()}
@@ -256,4 +256,4 @@ def _evaluate_task(
         examples=tuple(map(int, values["examples"])),
         skipped=tuple(map(int, values["skipped"])),
         split_tokens=tuple(map(int, values["split_tokens"])),
-    ), told
+    ), found

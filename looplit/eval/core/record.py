@@ -60,7 +60,7 @@ class ExampleLines:
         tasks: Those of the checkpoint that have lines.
 
     Raises:
-        InputError: The file has a line that is none of these; it stays as it is.
+        InputError: The file has a line that is not one of these; it stays as it is.
     """
 
     def __init__(self, path: Path, checkpoint: str, done: Iterable[str]) -> None:
@@ -70,10 +70,10 @@ class ExampleLines:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("".join(map(_line, entries)), encoding="utf-8")
 
-    def add(self, task: str, told: Iterable[Outcome]) -> None:
+    def add(self, task: str, found: Iterable[Outcome]) -> None:
         """Appends the outcomes of one task."""
         with self.path.open("a", encoding="utf-8") as file:
-            for outcome in sorted(told, key=lambda o: (o.seed, o.example)):
+            for outcome in sorted(found, key=lambda o: (o.seed, o.example)):
                 file.write(_line({"checkpoint": self.checkpoint, "task": task, **asdict(outcome)}))
 
 
@@ -109,7 +109,7 @@ def _entries(path: Path) -> list[dict[str, Any]]:
             entry = json.loads(line)
             entries.append({"checkpoint": entry["checkpoint"], "task": entry["task"], **entry})
         except (ValueError, KeyError, TypeError) as error:
-            raise InputError(f"examples = {str(path)!r}: line {number} is no example of an evaluation") from error
+            raise InputError(f"examples = {str(path)!r}: line {number} is not an example of an evaluation") from error
     return entries
 
 

@@ -206,7 +206,7 @@ class Fit:
                 fields[group] = tuple(Parameter(**entry) for entry in fields[group])
             return cls(**fields)
         except (KeyError, TypeError) as error:
-            raise InputError(f"fit = {law!r}: is no whole fit ({error})") from None
+            raise InputError(f"fit = {law!r}: is not a whole fit ({error})") from None
 
     def save(self, path: str | Path) -> None:
         """Writes JSON at full precision."""

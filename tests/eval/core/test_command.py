@@ -163,7 +163,7 @@ def test_lines_that_are_missing_are_asked_again(checkpoint: Path, bundle_folder:
 def test_a_foreign_file_of_lines_is_spared(checkpoint: Path, bundle_folder: Path, tmp_path: Path, content: str) -> None:
     lines = tmp_path / "notes.jsonl"
     lines.write_text(content)
-    with pytest.raises(InputError, match="notes.jsonl': line 1 is no example"):
+    with pytest.raises(InputError, match="notes.jsonl': line 1 is not an example"):
         evaluate_main(command(checkpoint, bundle_folder, "--examples", lines))
     assert lines.read_text() == content
 
@@ -182,12 +182,12 @@ def test_a_broken_record_is_not_taken_up(checkpoint: Path, bundle_folder: Path, 
         (["--ckpt_path", "none.ckpt"], "ckpt_path = 'none.ckpt': there is no such"),
         (["--ckpt_path", "CKPT", "--bundle", "nowhere"], "bundle = 'nowhere': holds no core.yaml"),
         (["--ckpt_path", "CKPT", "--bundle", "BUNDLE", "--tasks", "nope"], "tasks = "),
-        (["--ckpt_path", "CKPT", "--bundle", "BUNDLE", "--passes", "0"], "--passes: '0' is no positive number"),
-        (["--ckpt_path", "CKPT", "--limit", "x"], "argument --limit: 'x' is no positive number"),
-        (["--ckpt_path", "CKPT", "--seeds", "x"], "argument --seeds: 'x' is no whole number from 0 up"),
+        (["--ckpt_path", "CKPT", "--bundle", "BUNDLE", "--passes", "0"], "--passes: '0' is not a positive number"),
+        (["--ckpt_path", "CKPT", "--limit", "x"], "argument --limit: 'x' is not a positive number"),
+        (["--ckpt_path", "CKPT", "--seeds", "x"], "argument --seeds: 'x' is not a whole number from 0 up"),
         (["--ckpt_path", "CKPT", "--out", "/proc/foo/x.json"], "out = '/proc/foo/x.json': its folder cannot be made"),
-        (["--dry_run", "--tokens_per_second", "0"], "argument --tokens_per_second: '0' is no positive number"),
-        (["--ckpt_path", "CKPT", "--bundle", "BUNDLE", "--limit", "0"], "--limit: '0' is no positive number"),
+        (["--dry_run", "--tokens_per_second", "0"], "argument --tokens_per_second: '0' is not a positive number"),
+        (["--ckpt_path", "CKPT", "--bundle", "BUNDLE", "--limit", "0"], "--limit: '0' is not a positive number"),
         (["--ckpt_path", "CKPT", "--bundle", "BUNDLE", "--seeds", "1", "1"], "seeds = [1, 1]"),
         (["--ckpt_path", "FOLDER"], "a folder; make one file of a sharded checkpoint"),
         (["--ckpt_path", "CKPT", "--out", "FOLDER"], "a folder; name a file"),

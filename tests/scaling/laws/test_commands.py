@@ -198,12 +198,12 @@ def test_wrong_input_is_one_line(evaluated: str, tmp_path: Path) -> None:
         (["ladder", evaluated, "--loss", "depth"], "loss = 'depth': no loss or score"),
         (["residuals", evaluated, "--score", "depth"], "score = 'depth': no loss or score"),
         (["vertex", evaluated, "--x", "warmth"], "x = 'warmth': no run has it"),
-        (["ladder", evaluated, "--seed", "-1"], "argument --seed: '-1' is no whole number from 0 up"),
+        (["ladder", evaluated, "--seed", "-1"], "argument --seed: '-1' is not a whole number from 0 up"),
         (["ladder", evaluated, "--plot", "png"], "plot = 'png': must end in .svg, .png, .pdf"),
         (["ladder", evaluated, "--plot", str(tmp_path / "no" / "x.png")], "x.png': there is no folder .*no"),
         (["ladder", evaluated, "--plot", evaluated + "/x.png"], "x.png': .*runs.csv is a file"),
         (["ladders"], "laws: argument SUBCOMMAND: invalid choice: 'ladders'"),
-        (["ladder", evaluated, "--c0", "many"], "laws ladder: argument --c0: 'many' is no positive number"),
+        (["ladder", evaluated, "--c0", "many"], "laws ladder: argument --c0: 'many' is not a positive number"),
         (["ladder", evaluated, "--ref", "vanilla"], "unrecognized arguments"),
     ):
         with pytest.raises(InputError, match=message) as caught:
@@ -339,10 +339,10 @@ def test_replicates_do_not_make_up_for_rungs(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (["forecast", "--at", "a lot"], "'a lot' is no positive number such as 240M"),
-        (["recurrence", "--budgets", "-1"], "'-1' is no positive number|expected at least one argument"),
-        (["recurrence", "--at", "nan"], "'nan' is no positive number"),
-        (["forecast", "--target", "nan"], "'nan' is no positive number"),
+        (["forecast", "--at", "a lot"], "'a lot' is not a positive number such as 240M"),
+        (["recurrence", "--budgets", "-1"], "'-1' is not a positive number|expected at least one argument"),
+        (["recurrence", "--at", "nan"], "'nan' is not a positive number"),
+        (["forecast", "--target", "nan"], "'nan' is not a positive number"),
         (["forecast", "--series", "corpus"], "column = 'corpus': vanilla d6 .* it has core_loss, core_metric, depth"),
         (["ladder", "--where", "family"], "where = 'family': must be COLUMN=VALUE with one of the columns core_loss"),
         (["ladder", "--where", "corpus=web"], "where = 'corpus=web': must be COLUMN=VALUE"),

@@ -210,7 +210,7 @@ def test_models_of_one_width_meet_at_equal_compute(
         (["optimum", "--units", "12", "--T", "4"], "excludes"),
         (["optimum", "--T", "8", "--plot", "a.svg"], "needs --n"),
         (["optimum", "--T", "0"], "T = 0"),
-        (["optimum", "--n", "many"], "is no positive number"),
+        (["optimum", "--n", "many"], "is not a positive number"),
         (["frontier", "--plot", "a.gif"], "must end in"),
         (["fit", "none"], "no such file or folder"),
         (["fit", "none", "--bootstrap", "-3"], "bootstrap"),

@@ -95,7 +95,7 @@ def rungs(runs: Sequence[Result]) -> list[Result]:
     """A family's runs as the points of its ladder, replicates averaged; says on stderr which were.
 
     Raises:
-        InputError: A setting varies at one size, so that the runs are no ladder.
+        InputError: A setting varies at one size, so that the runs are not a ladder.
     """
     points = averaged(runs)
     means = [point.name for point in points if point not in runs]
@@ -138,7 +138,7 @@ def require_plot(path: str) -> None:
     """Refuses a figure that cannot be written, before what it is to show is computed.
 
     Raises:
-        InputError: The suffix is none of a figure's, or there is no such folder.
+        InputError: The suffix is not one of a figure's, or there is no such folder.
     """
     require(Path(path).suffix in SUFFIXES, "plot", path, f"must end in {', '.join(SUFFIXES)}")
     folder = Path(path).parent

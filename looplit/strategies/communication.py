@@ -65,7 +65,7 @@ def sharded_step(
     root = _root_parameters(config)
     within = processes // replicas
     share = (within - 1) / within
-    # FSDP2 gathers in the backward what ran before, also the last block of the untrained passes, where it is none of
+    # FSDP2 gathers in the backward what ran before, also the last block of the untrained passes, where it is not one of
     # those that are gathered just then.
     gathers = executed + trained + (executed > trained and not (config.tied and config.core == 1))
     gathered = (gathers * block + root) * compute_bytes + vocabulary * _MASTER

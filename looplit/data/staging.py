@@ -24,7 +24,7 @@ CORPUS = "corpus"
 
 
 @contextmanager
-def working_folder(folder: Path, settings: Mapping[str, Any], resume: bool) -> Iterator[Path]:
+def staging_folder(folder: Path, settings: Mapping[str, Any], resume: bool) -> Iterator[Path]:
     """A folder beside `folder` for this process alone: CORPUS in it is what `publish` renames, STATE allows a resume.
 
     A lock that ends with its process tells a folder in use from one that was left behind by a process that was killed.
