@@ -2,6 +2,7 @@ __version__: str
 
 from . import accounting as accounting
 from . import callbacks as callbacks
+from . import checkpoints as checkpoints
 from . import commands as commands
 from . import data as data
 from . import eval as eval

@@ -16,6 +16,7 @@ from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
 from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.plugins.io import TorchCheckpointIO
+from lightning.pytorch.strategies import ModelParallelStrategy
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 import looplit.callbacks
@@ -23,12 +24,13 @@ import looplit.data.module
 import looplit.modules
 import looplit.strategies  # noqa: F401  imported so that their classes can be named without a path
 from looplit.callbacks import CheckpointOnSignal, Dashboard, ModelGrowth, RunReport, TokenLossWriter
+from looplit.checkpoints.addresses import is_address, require_scheme
+from looplit.checkpoints.reading import WEIGHTS_ONLY, read_folder
+from looplit.checkpoints.saving import DataOnlyIO, WholeFileIO
 from looplit.errors import InputError, require
 from looplit.modules import LoopedLM
 from looplit.modules.checkpoint import read_checkpoint
 from looplit.strategies import LoopLitFSDP, resolve_strategy, shards
-from looplit.strategies.reading import WEIGHTS_ONLY, read_folder
-from looplit.strategies.saving import WholeFileIO
 from looplit.strategies.watchdog import end_with_agent
 
 RUNS_FOLDER = "runs"
@@ -120,16 +122,7 @@ class LoopLitCLI(LightningCLI):
         """The configuration decides, not the checkpoint's hyperparameters: nothing given is silently overwritten."""
 
     def before_instantiate_classes(self) -> None:
-        path = self._get(self.config, "ckpt_path")
-        if path is not None and path not in ("hpc", "registry") and "://" not in str(path):
-            rule = (
-                "each run has a folder of its own, so say the file"
-                if path in ("last", "best")
-                else "there is no such checkpoint"
-            )
-            require(Path(path).exists(), "ckpt_path", str(path), rule)
-            content = read_folder(path) if Path(path).is_dir() else read_checkpoint(path, "ckpt_path")
-            require(self.subcommand != "fit" or "loops" in content, "ckpt_path", str(path), WEIGHTS_ONLY)
+        self._check_checkpoint(self._get(self.config, "ckpt_path"))
         trainer = self._get(self.config, "trainer")
         trainer.strategy = resolve_strategy(trainer.strategy)
         if shards(trainer.strategy):  # no process builds the whole model
@@ -143,12 +136,37 @@ class LoopLitCLI(LightningCLI):
         elif getattr(getattr(trainer.logger, "init_args", None), "save_dir", None) == RUNS_FOLDER:
             trainer.logger.init_args.save_dir = str(trainer.default_root_dir)
 
+    def _check_checkpoint(self, path: str | None) -> None:
+        """Before anything is built; what is at an address is read once, when the run begins with it."""
+        if path is None:
+            return
+        given = self._get(self.config, "weights_only")
+        require(given is not False, "weights_only", given, "a checkpoint is read as data alone")
+        self.config[self.subcommand]["weights_only"] = True  # for what reads it in place of WholeFileIO
+        if is_address(path):
+            return require_scheme("ckpt_path", path)
+        if path in ("hpc", "registry"):
+            return
+        rule = (
+            "each run has a folder of its own, so say the file"
+            if path in ("last", "best")
+            else "there is no such checkpoint"
+        )
+        require(Path(path).exists(), "ckpt_path", str(path), rule)
+        content = read_folder(path) if Path(path).is_dir() else read_checkpoint(path, "ckpt_path")
+        require(self.subcommand != "fit" or "loops" in content, "ckpt_path", str(path), WEIGHTS_ONLY)
+
     def instantiate_classes(self) -> None:
         super().instantiate_classes()
         path = self._get(self.config, "ckpt_path")
-        sharded = path is not None and Path(path).is_dir()
+        strategy = self.trainer.strategy
+        reads = not is_address(path) or isinstance(strategy.checkpoint_io, DataOnlyIO)
+        require(reads, "ckpt_path", path, "is not read by another checkpoint plugin; copy it to a disk first")
+        # Lightning's own reader of folders, which it may find under "hpc", runs what is in them.
+        hidden = isinstance(strategy, ModelParallelStrategy) and path == "hpc"
+        sharded = path is not None and (Path(path).is_dir() or hidden)
         require(
-            not sharded or isinstance(self.trainer.strategy, LoopLitFSDP), "ckpt_path", str(path),
+            not sharded or isinstance(strategy, LoopLitFSDP), "ckpt_path", str(path),
             "a sharded checkpoint; take strategy looplit_fsdp, or make one file of it: looplit consolidate DIR OUT",
         )  # fmt: skip
 

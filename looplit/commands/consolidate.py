@@ -8,13 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.distributed.checkpoint import FileSystemReader
-from torch.distributed.checkpoint.format_utils import _EmptyStateDictLoadPlanner
-from torch.distributed.checkpoint.state_dict_loader import _load_state_dict
 
+from looplit.checkpoints.index import WholePlanner
+from looplit.checkpoints.reading import RUN_STATE, read_folder, read_tensors
 from looplit.errors import require
 from looplit.strategies.optimizer_state import numbered
-from looplit.strategies.reading import RUN_STATE, read_folder
 
 
 def consolidate(folder: str | Path, weights_only: bool = False) -> dict[str, Any]:
@@ -25,13 +23,13 @@ def consolidate(folder: str | Path, weights_only: bool = False) -> dict[str, Any
         weights_only: Whether to leave out what only a resumed run needs: optimizer, schedule, loops and callbacks.
 
     Raises:
-        InputError: No sharded checkpoint, one that was not written to its end, or a broken file of it.
+        InputError: No sharded checkpoint, one that was not written to its end, a broken file of it, or more
+            than data in it.
     """
     folder = Path(folder)
     checkpoint = read_folder(folder, "DIR")
     tensors: dict[str, Any] = {}
-    planner = _EmptyStateDictLoadPlanner(keys={"state_dict"} if weights_only else None)
-    _load_state_dict(tensors, storage_reader=FileSystemReader(folder), planner=planner, no_dist=True)
+    read_tensors(folder, tensors, "DIR", WholePlanner(keys={"state_dict"} if weights_only else None), alone=True)
     checkpoint["state_dict"] = tensors.pop("state_dict")
     if weights_only:
         return {key: value for key, value in checkpoint.items() if key not in RUN_STATE}

@@ -73,8 +73,10 @@ def run_data(checkpoint: str | Path) -> LightningDataModule:
         raise InputError(f"data = None: {path} does not say the data of a run; name a prepared corpus") from None
     try:
         package, _, name = str(class_path).rpartition(".")
-        module = getattr(importlib.import_module(package) if package else looplit.data, name)(**arguments)
+        kind = getattr(importlib.import_module(package) if package else looplit.data, name)
+        # Before it is called: whoever hands on a checkpoint may have written the file.
+        ours = isinstance(kind, type) and issubclass(kind, LightningDataModule)
+        require(ours, "data", class_path, f"in {path}: no data module")
+        return cast(LightningDataModule, kind(**arguments))
     except (ImportError, AttributeError, TypeError) as error:
         raise InputError(f"data = {class_path!r} in {path}: cannot be built ({error})") from None
-    require(isinstance(module, LightningDataModule), "data", class_path, f"in {path}: no data module")
-    return cast(LightningDataModule, module)

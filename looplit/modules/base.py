@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import itertools
 import math
-from typing import Any, cast, get_args
+from typing import Any, Self, cast, get_args
 
 import lightning as L
 import torch
+from lightning.pytorch.plugins.io import TorchCheckpointIO
 from lightning.pytorch.strategies import DDPStrategy, FSDPStrategy, ModelParallelStrategy
 from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
@@ -16,6 +17,8 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from looplit.accounting.flops import flops_per_token
+from looplit.checkpoints.addresses import opened
+from looplit.checkpoints.saving import DataOnlyIO
 from looplit.errors import InputError, RunStopped, require, require_whole
 from looplit.eval.metrics import TokenLoss
 from looplit.model.backbone import Backbone, Site
@@ -130,6 +133,8 @@ class LoopedLM(L.LightningModule):
 
     def setup(self, stage: str) -> None:
         self._check_strategy(stage)
+        if type(self.trainer.strategy.checkpoint_io) is TorchCheckpointIO:  # it runs what is at an address
+            self.trainer.strategy.checkpoint_io = DataOnlyIO()
         self._check_data()
         if self.backbone.head.weight.is_meta and not isinstance(self.trainer.strategy, ModelParallelStrategy):
             self.backbone.to_empty(device="cpu")
@@ -343,6 +348,20 @@ class LoopedLM(L.LightningModule):
                 self.log(f"loss/{split}_bits_per_byte", result["bits_per_byte"].float())
 
     # --- checkpoints
+
+    @classmethod
+    def load_from_checkpoint(
+        cls, checkpoint_path: Any, map_location: Any = None, hparams_file: Any = None, strict: bool | None = None,
+        weights_only: bool | None = None, **kwargs: Any,
+    ) -> Self:  # fmt: skip
+        """As Lightning's, but an address too is read as data alone, unless `weights_only` is False.
+
+        Raises:
+            InputError: The address is of a kind that is not read.
+        """
+        data_only = weights_only is not False
+        with opened(checkpoint_path, "checkpoint_path") as file:
+            return super().load_from_checkpoint(file, map_location, hparams_file, strict, data_only, **kwargs)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         self.meter.pause()

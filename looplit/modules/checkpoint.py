@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import pickle
 import zipfile
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from looplit.errors import InputError, require
+from looplit.checkpoints.reading import read_file
+from looplit.errors import require
 from looplit.modules.base import CLASS_KEY, LoopedLM
 from looplit.recipes.resolve import CLASSES
 from looplit.recipes.truncation import CLASS
@@ -29,12 +29,7 @@ def read_checkpoint(path: str | Path, argument: str = "path") -> dict[str, Any]:
     require(not sharded, argument, str(path), "a folder; make one file of a sharded checkpoint: looplit consolidate")
     require(Path(path).is_file(), argument, str(path), "there is no such checkpoint file")
     require(zipfile.is_zipfile(path), argument, str(path), "not a readable checkpoint")
-    try:
-        checkpoint = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-    except (pickle.UnpicklingError, RuntimeError) as error:
-        raise InputError(
-            f"{argument} = {str(path)!r}: not a readable checkpoint ({str(error).splitlines()[0]})"
-        ) from error
+    checkpoint = read_file(path, argument, mmap=True)
     whole = isinstance(checkpoint, dict) and {"state_dict", "pytorch-lightning_version"} <= checkpoint.keys()
     require(whole, argument, str(path), "not a checkpoint of a run")
     return dict(checkpoint)

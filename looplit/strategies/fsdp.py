@@ -19,6 +19,7 @@ from torch import nn
 from torch.distributed import DistError
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
+    get_model_state_dict,
     get_optimizer_state_dict,
     set_model_state_dict,
     set_optimizer_state_dict,
@@ -27,11 +28,12 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule
 from torch.optim import Optimizer
 
+from looplit.checkpoints.addresses import is_address
+from looplit.checkpoints.reading import WEIGHTS_ONLY, read_file, read_folder, read_tensors
+from looplit.checkpoints.saving import WholeFileIO, discard, part_of, put_in_place, remove
 from looplit.errors import InputError, RunStopped, require
 from looplit.model.config import Unit
 from looplit.strategies.optimizer_state import named, numbered
-from looplit.strategies.reading import WEIGHTS_ONLY, read_folder
-from looplit.strategies.saving import WholeFileIO, discard, part_of, put_in_place, remove
 from looplit.strategies.sharding import shard
 
 _LOST_CONNECTION = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "NCCL", "Timed out")
@@ -243,13 +245,15 @@ class LoopLitFSDP(ModelParallelStrategy):
             discard(Path(filepath))
 
     def load_checkpoint(self, checkpoint_path: str | Path, weights_only: bool | None = None) -> dict[str, Any]:
-        path = Path(self.broadcast(str(checkpoint_path)))
+        """Reads data alone, whatever `weights_only` says: Lightning does not pass it on to strategies like this one."""
+        where = self.broadcast(str(checkpoint_path))
+        require(not is_address(where), "ckpt_path", where, "looplit_fsdp reads no addresses; copy it to a disk first")
+        path = Path(where)
         require(path.exists(), "ckpt_path", str(path), "there is no such checkpoint")
         if path.is_dir():
-            read_folder(path)
-            return super().load_checkpoint(path, weights_only)
+            return self._load_folder(path)
         assert self.model is not None
-        checkpoint: dict[str, Any] = torch.load(path, mmap=True, map_location="cpu", weights_only=weights_only)
+        checkpoint: dict[str, Any] = read_file(path, mmap=True)
         options = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
         set_model_state_dict(self.model, checkpoint.pop("state_dict"), options=options)
         if self.optimizers:
@@ -258,3 +262,18 @@ class LoopLitFSDP(ModelParallelStrategy):
                 by_name = named(state, optimizer, self.model)
                 set_optimizer_state_dict(self.model, optimizer, by_name, options=options)
         return checkpoint
+
+    def _load_folder(self, folder: Path) -> dict[str, Any]:
+        """As Lightning's strategy loads it, but for its reader, which runs what is in the folder."""
+        assert self.model is not None
+        assert self.lightning_module is not None
+        content = read_folder(folder)
+        weights = {"state_dict": get_model_state_dict(self.model)}
+        read_tensors(folder, weights)
+        self.model.load_state_dict(weights["state_dict"], strict=self.lightning_module.strict_loading)
+        for i, optimizer in enumerate(self.optimizers):
+            state = {f"optimizer_{i}": get_optimizer_state_dict(self.model, optimizer)}
+            read_tensors(folder, state)
+            options = StateDictOptions(cpu_offload=True)
+            set_optimizer_state_dict(self.model, optimizer, state[f"optimizer_{i}"], options=options)
+        return content

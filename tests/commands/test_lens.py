@@ -199,6 +199,11 @@ def test_a_checkpoint_without_its_run_needs_data(runs: dict[str, Path], tmp_path
     (tmp_path / "a" / "config.yaml").write_text("data:\n  class_path: pathlib.Path\n")
     with pytest.raises(InputError, match="data = 'pathlib.Path'.*no data module"):
         lens_main(["--ckpt_path", str(alone)])
+    ran = tmp_path / "ran"
+    (tmp_path / "a" / "config.yaml").write_text(f"data:\n  class_path: os.mkdir\n  init_args: {{path: {ran}}}\n")
+    with pytest.raises(InputError, match="data = 'os.mkdir'.*no data module"):
+        lens_main(["--ckpt_path", str(alone)])
+    assert not ran.exists()
 
 
 def test_help_and_refusals_need_no_torch() -> None:

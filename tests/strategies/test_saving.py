@@ -12,10 +12,10 @@ import pytest
 import torch
 from torch.distributed import checkpoint as dcp
 
+from looplit.checkpoints.reading import read_folder
+from looplit.checkpoints.saving import WholeFileIO, discard, put_in_place
 from looplit.commands.consolidate import consolidate
 from looplit.errors import InputError
-from looplit.strategies.reading import read_folder
-from looplit.strategies.saving import WholeFileIO, discard, put_in_place
 
 
 class Killed(BaseException):

@@ -9,6 +9,9 @@ from typing import Any
 
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 
+from looplit.checkpoints.addresses import is_address
+from looplit.checkpoints.reading import read_file
+
 
 def part_of(path: Path) -> Path:
     """The name of what is being written or removed, and is taken for no checkpoint.
@@ -61,14 +64,30 @@ def remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-class WholeFileIO(TorchCheckpointIO):
+class DataOnlyIO(TorchCheckpointIO):
+    """Lightning's files and addresses, read as data alone. Lightning by itself runs what it finds at an address."""
+
+    def load_checkpoint(self, path: Any, map_location: Any = "cpu", weights_only: bool | None = None) -> dict[str, Any]:
+        """Reads a checkpoint; with `weights_only=False`, which someone must have written, as Lightning does.
+
+        Raises:
+            FileNotFoundError: There is none.
+            InputError: It holds more than data, or is not readable.
+        """
+        if weights_only is False:
+            return super().load_checkpoint(path, map_location, weights_only)
+        checkpoint: dict[str, Any] = read_file(path, map_location=map_location)
+        return checkpoint
+
+
+class WholeFileIO(DataOnlyIO):
     """Lightning's files, written beside their place: Lightning copies them there from another file system, bit by bit.
 
-    Addresses of object stores are left to Lightning.
+    Writing to addresses of object stores is left to Lightning.
     """
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any | None = None) -> None:
-        if "://" in str(path):
+        if is_address(path):
             return super().save_checkpoint(checkpoint, path, storage_options)
         part = part_of(Path(path))
         super().save_checkpoint(checkpoint, part, storage_options)
