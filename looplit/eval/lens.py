@@ -19,9 +19,9 @@ from typing import Any, Literal, NamedTuple, Protocol, get_args, runtime_checkab
 import torch
 from torch import Tensor, nn
 
+from looplit.data.batches import Batch, inputs_and_targets
 from looplit.errors import InputError, require
 from looplit.model.backbone import Backbone, Observer, Site
-from looplit.modules.base import Batch, inputs_and_targets
 
 Direction = Literal["final_decoded", "decoded_final"]
 Stage = Literal["prelude", "core", "coda"]

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from looplit.data.batches import Batch, inputs_and_targets
 from looplit.errors import InputError, require, require_whole
 from looplit.model.backbone import Backbone
 from looplit.model.growth import Growable, growable_backbone
 from looplit.model.loss import IGNORED
-from looplit.modules.base import Batch, inputs_and_targets
 
 
 @dataclass(frozen=True)

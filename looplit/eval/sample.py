@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from looplit.data.batches import Batch, inputs_and_targets
 from looplit.errors import InputError, require_whole
 from looplit.model.loss import IGNORED
-from looplit.modules.base import Batch, inputs_and_targets
 
 
 class TokenSample:

@@ -19,6 +19,7 @@ from torch.distributed.tensor import DTensor
 from looplit.accounting.flops import flops_per_token
 from looplit.checkpoints.addresses import opened
 from looplit.checkpoints.saving import DataOnlyIO
+from looplit.data.batches import Batch, inputs_and_targets
 from looplit.errors import InputError, RunStopped, require, require_whole
 from looplit.eval.metrics import TokenLoss
 from looplit.model.backbone import Backbone, Site
@@ -35,8 +36,6 @@ from looplit.modules.resume import (
 )
 from looplit.optim import MuonAdamW, learning_rate_factor, parameters_by_role
 from looplit.recipes.training import GroupSettings, ModelRecipe, Role, Schedule
-
-Batch = Tensor | tuple[Tensor, Tensor] | list[Tensor]
 
 CLASS_KEY, METER_KEY, STEP_KEY = "looplit_class", "looplit_meter", "looplit_step_tokens"  # in checkpoints
 CONFIG_KEY, COURSE_KEY = "looplit_config", "looplit_course"
@@ -389,21 +388,3 @@ class LoopedLM(L.LightningModule):
             self.meter.load_state_dict(checkpoint[METER_KEY])
         tokens = self._step_tokens
         tokens.per_step, tokens.resumed_at = checkpoint.get(STEP_KEY), checkpoint.get("global_step")
-
-
-def inputs_and_targets(batch: Batch) -> tuple[Tensor, Tensor]:
-    """Splits windows (batch, tokens + 1) into inputs and shifted targets; a pair is taken as it is.
-
-    Raises:
-        InputError: Neither windows nor a pair of tensors of one shape.
-    """
-    if isinstance(batch, Tensor):
-        require(batch.dim() == 2, "batch", list(batch.shape), "windows of token ids are (batch, tokens + 1)")
-        windows = batch.long()
-        return windows[:, :-1], windows[:, 1:]
-    pair = isinstance(batch, tuple | list) and [isinstance(part, Tensor) for part in batch] == [True, True]
-    require(pair, "batch", type(batch).__name__, "must be windows (batch, tokens + 1) or a pair (inputs, targets)")
-    inputs_BT, targets_BT = batch
-    shapes = [list(inputs_BT.shape), list(targets_BT.shape)]
-    require(shapes[0] == shapes[1], "batch", shapes, "inputs and targets must have the same shape")
-    return inputs_BT, targets_BT
