@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import astuple
 from typing import Any
 
 import lightning as L
@@ -12,10 +10,10 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
-from looplit.accounting.recurrence import Growth, growth_step
-from looplit.errors import InputError, require
-from looplit.model.config import check_growth
-from looplit.model.growth import Growable, grow, growable_backbone, restore_passes, save_passes
+from looplit.accounting.growth import GrowthRequest
+from looplit.accounting.recurrence import Growth
+from looplit.errors import require
+from looplit.model.growth import grow, growable_backbone, restore_passes, save_passes
 from looplit.optim.schedule import REWARM_STEPS, rewarm_factor
 
 
@@ -59,20 +57,9 @@ class ModelGrowth(Callback):
     ) -> None:
         super().__init__()
         require(rewarm_steps >= 0, "rewarm_steps", rewarm_steps, "must be at least 0")
-        require(step is None or fraction is None, "fraction", fraction, "give step or fraction, not both")
-        self.passes = _as_list(passes)
-        self.steps = _as_list(step)
-        self.fractions = _as_list(fraction)
-        when = self.steps or self.fractions
-        if self.passes is None:
-            require(when is None, "passes", passes, "step or fraction needs the passes to grow to")
-        else:
-            require(when is not None, "passes", passes, "growth needs its step or its fraction")
-            assert when is not None
-            require(len(when) == len(self.passes), "passes", passes, f"has not one entry for each of {when}")
+        self.request = GrowthRequest(passes, step, fraction, any_target)
         self.rewarm_steps = rewarm_steps
-        self.any_target = any_target
-        self.growth_events: list[Growth] = []
+        self.growth_events: tuple[Growth, ...] = ()
         self._grown: set[int] = set()
         self._hooks: list[RemovableHandle] = []
         self._scheduled_rates: list[float] = []
@@ -85,8 +72,15 @@ class ModelGrowth(Callback):
     def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         others = [callback for callback in trainer.callbacks if isinstance(callback, ModelGrowth)]  # type: ignore[attr-defined]
         require(len(others) == 1, "callbacks", len(others), "give several growths to one ModelGrowth, as lists")
-        self.growth_events = self._events(trainer, pl_module)
-        self._check(trainer, growable_backbone(pl_module))
+        backbone, run_steps = growable_backbone(pl_module), _planned_steps(trainer, pl_module)
+        plan = getattr(pl_module, "growth_plan", None)
+        self.growth_events = self.request.events(plan, run_steps, type(pl_module).__name__)
+        if trainer.fast_dev_run:  # type: ignore[attr-defined]  # a smoke run has one step
+            return
+        self.request.check(
+            self.growth_events, run_steps,
+            passes=backbone.passes, tied=backbone.tied, stored_cores=len(backbone.cores), grown=self._grown,
+        )  # fmt: skip
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         at = trainer.global_step
@@ -104,7 +98,7 @@ class ModelGrowth(Callback):
             if event.step == trainer.global_step and event.step not in self._grown:
                 backbone = growable_backbone(pl_module)
                 before = backbone.passes
-                copies = grow(backbone, event.passes, any_target=self.any_target)
+                copies = grow(backbone, event.passes, any_target=self.request.any_target)
                 self._grown.add(event.step)
                 copied = ", ".join(f"core {source + 1} → {filled + 1}" for source, filled in copies)
                 rank_zero_info(
@@ -128,42 +122,6 @@ class ModelGrowth(Callback):
     def on_load_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
         restore_passes(growable_backbone(pl_module), checkpoint)
 
-    def _events(self, trainer: L.Trainer, pl_module: L.LightningModule) -> list[Growth]:
-        passes, fractions = self.passes, self.fractions
-        if passes is None:
-            plan = getattr(pl_module, "growth_plan", None)
-            if plan is None:
-                raise InputError(
-                    f"passes = None: {type(pl_module).__name__} has no growth plan; say passes and fraction"
-                )
-            passes, fractions = [plan[0]], [plan[1]]
-        steps = self.steps
-        if steps is None:
-            assert fractions is not None
-            run = _planned_steps(trainer, pl_module)
-            steps = [growth_step(fraction, int(run)) for fraction in fractions]
-        shares: list[Any] = fractions if fractions is not None else [None] * len(steps)
-        growths = (Growth(k, g, share) for k, g, share in zip(passes, steps, shares, strict=True))
-        return sorted(growths, key=lambda growth: growth.step)
-
-    def _check(self, trainer: L.Trainer, backbone: Growable) -> None:
-        """Every event lies inside the run and is possible."""
-        run = _planned_steps(trainer, trainer.lightning_module)
-        steps = [event.step for event in self.growth_events]
-        require(len(set(steps)) == len(steps), "step", steps, "two growths fall on one step")
-        before = backbone.passes
-        for k, g, _ in map(astuple, self.growth_events):
-            inside = 0 < g < run or bool(trainer.fast_dev_run)  # type: ignore[attr-defined]  # a smoke run has one step
-            require(inside, "step", g, f"growth must fall inside the run of {run} steps")
-            if g in self._grown:
-                continue
-            require(
-                not self._grown or g > max(self._grown), "step", g,
-                f"the checkpoint grew at step {max(self._grown, default=0)}; a resumed run keeps its steps: say step",
-            )  # fmt: skip
-            check_growth(before, k, tied=backbone.tied, stored_cores=len(backbone.cores), any_target=self.any_target)
-            before = k
-
     def _rewarm(self, trainer: L.Trainer, optimizer: Optimizer) -> None:
         self._scheduled_rates = [group["lr"] for group in optimizer.param_groups]
         factor = rewarm_factor(trainer.global_step, (event.step for event in self.growth_events), self.rewarm_steps)
@@ -178,9 +136,3 @@ class ModelGrowth(Callback):
 def _planned_steps(trainer: L.Trainer, pl_module: L.LightningModule) -> int | float:
     """Optimizer steps of the run: a module's own plan, else what the Trainer will take (inf where it has no end)."""
     return getattr(pl_module, "planned_steps", None) or trainer.estimated_stepping_batches
-
-
-def _as_list(value: Any) -> list[Any] | None:
-    if value is None:
-        return None
-    return list(value) if isinstance(value, Sequence) else [value]

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, get_args
 
-from looplit.accounting.recurrence import Growth, RandomPasses, Recurrence, growth_step
+from looplit.accounting.growth import GrowthRequest
+from looplit.accounting.recurrence import Growth, RandomPasses, Recurrence
 from looplit.errors import InputError, require
-from looplit.model.config import check_growth
 from looplit.planning.resources import (
     RECOMPUTATION,
     TYPICAL_MFU,
@@ -176,24 +176,21 @@ def _precision(given: Any) -> Precision:
 def _recurrence(recipe: ModelRecipe, callbacks: Any, planned: int, steps: int) -> Recurrence:
     """K over the `steps` that the Trainer takes; growth fractions are shares of the `planned` ones."""
     growths: tuple[Growth, ...] = ()
-    drawn, any_target = None, False
+    drawn, backbone = None, recipe.backbone
     for callback in callbacks if isinstance(callbacks, list) else [callbacks]:
         name, args = _subclass({"class_path": callback} if isinstance(callback, str) else callback, "callback")
         name = name.rpartition(".")[2]
         if name == "ModelGrowth":
             require(not growths, "trainer.callbacks", "ModelGrowth", "give several growths to one, as lists")
-            any_target = bool(args.get("any_target"))
-            growths = _growths(recipe, args, planned)
+            request = GrowthRequest(**{name: args.get(name) for name in ("passes", "step", "fraction")},
+                                    any_target=bool(args.get("any_target")))  # fmt: skip
+            growths = request.events(recipe.growth_plan, planned, recipe.name)
+            request.check(growths, planned, passes=backbone.passes, tied=backbone.tied,
+                          stored_cores=backbone.stored_cores or 1)  # fmt: skip
         elif name == "RandomRecurrence":
             drawn = _random(args)
     grows = recipe.growth_plan is None or bool(growths)
     require(grows, "trainer.callbacks", callbacks, f"{recipe.name} trains with growth: add ModelGrowth")
-    backbone = recipe.backbone
-    passes, stored = backbone.passes, backbone.stored_cores or 1
-    for growth in growths:
-        require(0 < growth.step < planned, "step", growth.step, f"growth must fall inside the run of {planned} steps")
-        check_growth(passes, growth.passes, tied=backbone.tied, stored_cores=stored, any_target=any_target)
-        passes = growth.passes
     taken = tuple(growth for growth in growths if growth.step < steps)
     return Recurrence(backbone.passes, taken, drawn if taken == growths else None)
 
@@ -202,25 +199,3 @@ def _random(args: Mapping[str, Any]) -> RandomPasses:
     for name in ("passes", "evaluate_at"):
         require(name in args, f"RandomRecurrence.{name}", None, "must be given")
     return RandomPasses(tuple(args["passes"]), args["evaluate_at"], args.get("seed") or 0)
-
-
-def _growths(recipe: ModelRecipe, args: Mapping[str, Any], steps: int) -> tuple[Growth, ...]:
-    passes, at, fractions = (_as_list(args.get(name)) for name in ("passes", "step", "fraction"))
-    if passes is None:
-        if recipe.growth_plan is None:
-            raise InputError(f"passes = None: {recipe.name} has no growth plan; say passes and fraction")
-        passes, fractions = ([value] for value in recipe.growth_plan)
-    if at is None:
-        fractions = fractions or []
-        at = [growth_step(fraction, steps) for fraction in fractions]
-    else:
-        fractions = [None] * len(at)
-    require(len(at) == len(passes), "passes", passes, "needs one step or fraction for each growth")
-    events = sorted(zip(at, passes, fractions, strict=True), key=lambda event: event[0])
-    return tuple(Growth(k, g, fraction) for g, k, fraction in events)
-
-
-def _as_list(value: Any) -> list[Any] | None:
-    if value is None:
-        return None
-    return value if isinstance(value, list) else [value]
