@@ -135,7 +135,7 @@ def test_growth_without_arguments_is_the_familys():
         ({"trainer__callbacks": []}, "loop_grow trains with growth: add ModelGrowth"),
         ({"data__pool_tokens": 100}, "pool_tokens = 100: must hold one batch"),
         ({"trainer__callbacks": [{"class_path": "ModelGrowth", "init_args": {"passes": 4, "step": 10}}]}, "step = 10"),
-        ({"trainer__callbacks": [{"class_path": "ModelGrowth", "init_args": {"passes": 4}}]}, "passes = [4]"),
+        ({"trainer__callbacks": [{"class_path": "ModelGrowth", "init_args": {"passes": 4}}]}, "passes = 4"),
     ],
 )
 def test_wrong_configs_get_one_clear_line(changes, line):
