@@ -169,7 +169,7 @@ def recipe_parser() -> argparse.ArgumentParser:
     passes.add_argument("--evaluate-at", type=int, help="K of evaluation under random passes (default their mean)")
     model = parser.add_argument_group("model")
     model.add_argument("--shape", default="thirds", help="thirds (default), width_only, deep_narrow, or like 2/C/3")
-    model.add_argument("--boundary", help="identity, norm, inject or norm_inject")
+    model.add_argument("--boundary", help="identity, norm, inject, norm_inject, or my_module.MyBoundary")
     model.add_argument("--coda-boundary", help="the same, before the coda")
     model.add_argument("--initial-state", default="prelude", help="prelude (default, as published) or zero")
     model.add_argument("--vocabulary", type=int)

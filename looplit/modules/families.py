@@ -23,8 +23,9 @@ class GrowthStudyLM(LoopedLM):
         passes: K at the start of training. K = 1 takes Operator-1's hyperparameters where the family has operators.
         trained_passes: B of truncated backpropagation: gradient through the last B passes only. Default all.
         stored_cores: Cores kept in memory (untied families): leave room for growth.
-        boundary: φ, before each pass.
-        coda_boundary: ρ, before the coda.
+        boundary: φ, before each pass: identity, norm, inject, norm_inject, or the import path of a
+            `looplit.model.BoundaryOperator` of your own.
+        coda_boundary: ρ, before the coda, likewise.
         injection_scale: α, where a boundary injects.
         initial_state: "zero" (the paper's h_0 = 0) or "prelude" (the released checkpoints), see `BackboneConfig`.
         residual_multiplier: RM, of what each branch adds to the residual stream.

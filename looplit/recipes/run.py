@@ -16,8 +16,8 @@ from looplit.accounting.flops import (
 )
 from looplit.accounting.recurrence import Phase, Recurrence
 from looplit.errors import require
-from looplit.model.config import BackboneConfig
-from looplit.recipes.training import GroupSettings, Optimizer, Role, TrainingSettings
+from looplit.model.config import BackboneConfig, Role
+from looplit.recipes.training import GroupSettings, Optimizer, TrainingSettings
 
 BATCH_TOKENS = 524_288  # the growth study's global batch
 
@@ -75,8 +75,9 @@ class Run:
 
     @property
     def groups(self) -> dict[Role, GroupSettings]:
-        """Settings of the parameter groups by role."""
-        return self.hyperparameters.groups(self.optimizer)
+        """Settings of the parameter groups by role, of those that the model has."""
+        groups = self.hyperparameters.groups(self.optimizer)
+        return {role: settings for role, settings in groups.items() if role in self.backbone.roles}
 
     @property
     def tokens(self) -> int:

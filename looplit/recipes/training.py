@@ -7,9 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple, Protocol
 
 from looplit.errors import require
-from looplit.model.config import BackboneConfig
+from looplit.model.config import BackboneConfig, Role
 
-Role = Literal["embedding", "matrix", "head", "boundary", "gain"]
 Optimizer = Literal["muon", "muonh", "adamw"]
 
 

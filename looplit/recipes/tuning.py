@@ -108,8 +108,9 @@ def tuned_backbone(
 ) -> tuple[BackboneConfig, Hyperparameters]:
     """The backbone of a family with the fields `shape`, its constants those of the tuning; and the hyperparameters."""
     backbone = family.backbone(depth, **shape)
-    rule = "the growth study's recipe has no settings for its matrix; take TruncatedLoop"
-    require(backbone.boundary != "linear", "boundary", backbone.boundary, rule)
+    elsewhere = backbone.pass_operator.tuned_for
+    rule = f"the growth study's recipe has no settings for its matrix; take {elsewhere}"
+    require(elsewhere is None, "boundary", backbone.boundary, rule)
     tuned = tuning.apply(family, backbone)
     shared = {field.name for field in fields(Hyperparameters)} & {field.name for field in fields(BackboneConfig)}
     return replace(backbone, **{name: getattr(tuned, name) for name in shared}), tuned
