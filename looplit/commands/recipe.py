@@ -179,9 +179,7 @@ def recipe_parser() -> argparse.ArgumentParser:
     tuning.add_argument("--constant", action="store_true", help="no scaling with size: every exponent 0")
     tuning.add_argument("--exponent", action="append", default=[], metavar="NAME=b", help=f"of {', '.join(SCALED)}")
     tuning.add_argument("--mup-output", action="store_true", help="output multiplier falls as 1/width")
-    tuning.add_argument(
-        "--optimizer", default="muon", help="muon (default), adamw or my_module.MyAlgorithm, for the block matrices"
-    )
+    tuning.add_argument("--optimizer", default="muon", help="of the matrices: muon (default), adamw or my_module.Mine")
     tuning.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="any hyperparameter outright")
     add_layout_options(parser)
     add_output_options(parser)

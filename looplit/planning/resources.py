@@ -75,9 +75,9 @@ def memory_per_device(run: Run, machine: Machine, passes: int | None = None) -> 
     """Bytes on one device by what they hold, and their total, at K = `passes`; default the most expensive of the run.
 
     Parameters, gradients and optimizer state are exact sums: 4 bytes each, or 2 under "bf16-true"; the algorithm of the
-    matrices says what it keeps per entry, and AdamW keeps two moments of the rest, gains too. Dormant cores have state but no gradient.
-    Activations are an estimate (`activation_bytes`), and so are the weights that are in use at one time
-    (`_working_bytes`). Scratch space of the optimizer and the allocator comes on top.
+    matrices says what it keeps per entry, and AdamW keeps two moments of the rest, gains too. Dormant cores have state
+    but no gradient. Activations are an estimate (`activation_bytes`), and so are the weights that are in use at one
+    time (`_working_bytes`). Scratch space of the optimizer and the allocator comes on top.
     """
     config, passes = run.backbone, passes or run.recurrence.max_passes
     size = 2 if machine.precision == "bf16-true" else 4

@@ -57,7 +57,7 @@ class Tuning:
     hyperparameters_of: str | None = None
     exponents: Mapping[str, float] = field(default_factory=dict)
     mup_output: bool = False
-    optimizer: Optimizer | type[Algorithm] = "muon"
+    optimizer: Optimizer = "muon"
     overrides: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
