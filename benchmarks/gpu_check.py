@@ -30,7 +30,7 @@ from looplit import Backbone, BackboneConfig, Untied
 from looplit.accounting.flops import flops_per_token
 from looplit.accounting.recurrence import Recurrence
 from looplit.modules.meter import WARMUP_STEPS
-from looplit.optim.muon import muon_direction
+from looplit.optim.directions import muon_direction
 from looplit.planning.resources import DEVICES, MEMORY, Machine, memory_per_device
 from looplit.recipes.resolve import recipe_of, run_of
 

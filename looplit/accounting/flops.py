@@ -30,8 +30,13 @@ def block_parameters(config: BackboneConfig) -> int:
 
 
 def boundary_parameters(config: BackboneConfig) -> int:
-    """Parameters of the boundary before the passes: 2·width² of a linear one, none of any other."""
-    return 2 * config.width**2 if config.boundary == "linear" else 0
+    """Parameters of the boundary before the passes, as it says: 2·width² of a linear one."""
+    return config.pass_operator.matrix_parameters() + config.pass_operator.vector_parameters()
+
+
+def coda_boundary_parameters(config: BackboneConfig) -> int:
+    """Parameters of the boundary before the coda; none of LoopLit's own has any."""
+    return config.coda_operator.matrix_parameters() + config.coda_operator.vector_parameters()
 
 
 def vocabulary_parameters(config: BackboneConfig) -> int:
@@ -61,18 +66,22 @@ def initial_parameters(config: BackboneConfig) -> int:
 
 
 def nonembedding_parameters(config: BackboneConfig) -> int:
-    """Stored parameters without the two vocabulary matrices: blocks, a linear boundary, the outer norms' gains."""
-    return config.stored_blocks * block_parameters(config) + boundary_parameters(config) + _outer_gains(config)
+    """Stored parameters without the two vocabulary matrices: blocks, what boundaries learn, the outer norms' gains."""
+    boundaries = boundary_parameters(config) + coda_boundary_parameters(config)
+    return config.stored_blocks * block_parameters(config) + boundaries + _outer_gains(config)
 
 
 def gain_parameters(config: BackboneConfig) -> int:
-    """Learned gains of all norms."""
-    return config.stored_blocks * (block_parameters(config) - block_matrix_parameters(config)) + _outer_gains(config)
+    """Learned gains of all norms, and vectors of the boundaries, which train like them."""
+    vectors = sum(operator.vector_parameters() for operator in config.operators.values())
+    in_blocks = config.stored_blocks * (block_parameters(config) - block_matrix_parameters(config))
+    return in_blocks + vectors + _outer_gains(config)
 
 
 def once_parameters(config: BackboneConfig) -> int:
-    """N_once of the truncation study: prelude and coda, and the gains after the embedding and before the head."""
-    return (config.prelude + config.coda) * block_parameters(config) + _outer_gains(config) - _pass_gains(config)
+    """N_once of the truncation study: prelude and coda, the boundary before it, and the gains around all blocks."""
+    gains = _outer_gains(config) - _pass_gains(config)
+    return (config.prelude + config.coda) * block_parameters(config) + coda_boundary_parameters(config) + gains
 
 
 def recurrent_parameters(config: BackboneConfig) -> int:
@@ -81,7 +90,7 @@ def recurrent_parameters(config: BackboneConfig) -> int:
 
 
 def applied_parameters(config: BackboneConfig, passes: int | None = None) -> int:
-    """Non-embedding parameters of HyperP: blocks and boundary counted once per application, outer gains once.
+    """Non-embedding parameters of HyperP: blocks and boundaries counted once per application, outer gains once.
 
     >>> from looplit.recipes.truncation import truncated_backbone
     >>> applied_parameters(truncated_backbone(width=640, passes=4))
@@ -89,7 +98,8 @@ def applied_parameters(config: BackboneConfig, passes: int | None = None) -> int
     """
     passes = config.passes if passes is None else passes
     blocks = config.executed_depth(passes) * block_parameters(config)
-    return blocks + passes * boundary_parameters(config) + _outer_gains(config)
+    boundaries = config.pass_operator.applications(passes) * boundary_parameters(config)
+    return blocks + boundaries + coda_boundary_parameters(config) + _outer_gains(config)
 
 
 def _outer_gains(config: BackboneConfig) -> int:
@@ -113,7 +123,9 @@ def compute_parameters(config: BackboneConfig, passes: int | None = None) -> int
     """
     passes = config.passes if passes is None else passes
     blocks = config.executed_depth(passes) * block_matrix_parameters(config)
-    return blocks + passes * boundary_parameters(config) + vocabulary_parameters(config)
+    before = config.pass_operator
+    boundaries = before.applications(passes) * before.matrix_parameters() + config.coda_operator.matrix_parameters()
+    return blocks + boundaries + vocabulary_parameters(config)
 
 
 def flops_per_token(
@@ -126,10 +138,10 @@ def flops_per_token(
 ) -> int:
     """Training FLOPs (forward and backward) per token at `passes`.
 
-    6·(ℓ_K·block + head) + ℓ_K·attention, and 6 per pass for each weight of a linear boundary. With truncated
-    backpropagation the first T - B passes of the core, their boundary included, run forward only and cost a third: 2
-    per weight instead of 6 (truncation study: a forward pass is 1 unit of cost, a backward pass 2). Norms, rotary
-    embedding, the softmax and the optimizer are left out, as usual.
+    6·(ℓ_K·block + head) + ℓ_K·attention, and 3 times what a boundary takes forward, a linear one 2 per weight. With
+    truncated backpropagation the first T - B passes of the core, their boundary included, run forward only and cost a
+    third: 2 per weight instead of 6 (truncation study: a forward pass is 1 unit of cost, a backward pass 2). Norms,
+    rotary embedding, the softmax and the optimizer are left out, as usual.
 
     Args:
         passes: K, or T under truncation; default the initial K.
@@ -152,9 +164,12 @@ def flops_per_token(
     )
     attention_forward = 2 * config.width * (context + 1) if attention == "causal" else 4 * config.width * context
     block_forward = 2 * block_matrix_parameters(config) + attention_forward
-    pass_forward = config.core * block_forward + 2 * boundary_parameters(config)
-    once = 3 * (config.prelude + config.coda) * block_forward + 6 * vocabulary_parameters(config)
-    return once + loop_cost(passes, trained) * pass_forward
+    before, before_coda = config.pass_operator, config.coda_operator
+    applied = before.applications(passes)
+    boundaries = loop_cost(applied, min(applied, trained)) * before.flops_per_token()
+    once = 3 * ((config.prelude + config.coda) * block_forward + before_coda.flops_per_token())
+    cores = loop_cost(passes, trained) * config.core * block_forward
+    return once + 6 * vocabulary_parameters(config) + cores + boundaries
 
 
 def training_flops(

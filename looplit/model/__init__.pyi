@@ -1,6 +1,7 @@
 from .backbone import Backbone as Backbone
 from .backbone import Site as Site
 from .block import Block as Block
+from .boundary import BOUNDARIES as BOUNDARIES
 from .boundary import BoundaryOperator as BoundaryOperator
 from .config import BackboneConfig as BackboneConfig
 from .growth import Growable as Growable

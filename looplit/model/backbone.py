@@ -17,7 +17,7 @@ from torch.utils.checkpoint import checkpoint
 
 from looplit.errors import require
 from looplit.model.block import Block, RMSNorm, rotary_tables
-from looplit.model.boundary import BoundaryOperator, pass_boundary
+from looplit.model.boundary_module import Boundary
 from looplit.model.config import BackboneConfig, Unit
 from looplit.model.initialization import assign, initial_value
 from looplit.model.loss import Reduction, linear_cross_entropy, scaled_logits
@@ -78,8 +78,8 @@ class Backbone(nn.Module):
         self.cores = nn.ModuleList(_stage(config, config.core) for _ in range(config.stored_cores or 1))
         self.coda = _stage(config, config.coda)
         self.head = nn.Linear(config.width, config.padded_vocabulary, bias=False)
-        self.boundary = pass_boundary(config)
-        self.coda_boundary = BoundaryOperator(config.coda_boundary, config.injection_scale or 0.0)
+        self.boundary = Boundary(config.pass_operator)
+        self.coda_boundary = Boundary(config.coda_operator)
         self.embedding_norm = RMSNorm(config)
         self.pass_norm = RMSNorm(config) if config.pass_norm else nn.Identity()
         self.head_norm = RMSNorm(config)

@@ -7,8 +7,10 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args
 
 from looplit.errors import require, require_whole
+from looplit.model.boundary import BoundaryOperator, boundary_class, boundary_name, check_parameters
 
-Boundary = Literal["identity", "norm", "inject", "norm_inject", "linear"]
+Boundary = str | type[BoundaryOperator]  # a key of `looplit.model.boundary.BOUNDARIES`, an import path, or the class
+Role = Literal["embedding", "matrix", "head", "boundary", "gain"]  # of a parameter: how it trains
 InitialState = Literal["zero", "prelude"]
 MLPKind = Literal["swiglu", "squared_relu"]
 Unit = Literal["block", "pass"]  # of activation checkpointing; the prelude and the coda are units as a pass is
@@ -62,15 +64,16 @@ class BackboneConfig:
         passes: K, the times the core is applied at the start of training, at least 1.
         tied: Whether all passes share one core.
         stored_cores: Cores kept in memory. 1 if tied; if untied, at least `passes` (more leave room for growth).
-        boundary: φ, applied to the state before each pass. "linear" is W[e; h] with one learned matrix W for all passes
-            (truncation study); it starts as [I | 0], so that every pass reads e at first.
+        boundary: φ, applied to the state before each pass: identity, norm, inject, norm_inject, linear, or a subclass
+            of `BoundaryOperator`, which the config keeps as its import path. "linear" is W[e; h] with one learned
+            matrix W for all passes (truncation study); it starts as [I | 0], so that every pass reads e at first.
         coda_boundary: ρ, applied to the state before the coda; not "linear".
         injection_scale: α of BO(h, e) = RMSNorm(h) + α·e. Only where a boundary injects; then 1 by default.
         trained_passes: B of truncated backpropagation (truncation study): the gradient goes through the last B passes
             only, the first run without a graph. All passes by default; at most the initial K.
         initial_state: "zero" is the paper's h_0 = 0, so that under an injecting φ the first pass reads α·e;
-            "prelude" is the released checkpoints' first pass, which reads e. They differ only if α ≠ 1, and under a
-            linear φ, which mixes that h_0 (0 or e) before the first pass too.
+            "prelude" is the released checkpoints' first pass, which reads e. They differ only if α ≠ 1, and under a φ
+            that mixes that h_0 (0 or e) before the first pass too, as the linear one does.
         residual_multiplier: RM, scales what each branch adds to the residual stream.
         output_multiplier: OM, scales the logits.
         vocabulary: Token ids; the matrices are padded to the next multiple of 64.
@@ -124,14 +127,9 @@ class BackboneConfig:
             self.head_dim % 2 == 0, "heads", self.heads,
             f"gives heads of {self.head_dim} dimensions; rotary embedding needs an even number",
         )  # fmt: skip
-        for name, kinds in (("boundary", Boundary), ("coda_boundary", Boundary), ("initial_state", InitialState),
-                            ("mlp", MLPKind)):  # fmt: skip
+        for name, kinds in (("initial_state", InitialState), ("mlp", MLPKind)):
             value = getattr(self, name)
             require(value in get_args(kinds), name, value, f"must be one of {', '.join(get_args(kinds))}")
-        require(
-            self.coda_boundary != "linear", "coda_boundary", self.coda_boundary,
-            "the linear boundary mixes before each pass; the coda reads the state",
-        )  # fmt: skip
         for name in ("residual_multiplier", "output_multiplier", "embedding_std", "uniform_init_scale",
                      "branch_init_scale", "head_std"):  # fmt: skip
             value = getattr(self, name)
@@ -147,6 +145,7 @@ class BackboneConfig:
             f"the gradient goes through 1 to all {self.passes} passes",
         )  # fmt: skip
         self._resolve_cores()
+        self._resolve_boundaries()
         self._resolve_injection()
 
     def _resolve_cores(self) -> None:
@@ -162,6 +161,16 @@ class BackboneConfig:
         )  # fmt: skip
         object.__setattr__(self, "stored_cores", stored)
 
+    def _resolve_boundaries(self) -> None:
+        for name in ("boundary", "coda_boundary"):
+            object.__setattr__(self, name, boundary_name(name, getattr(self, name)))
+        require(
+            boundary_class("coda_boundary", self.coda_boundary).may_precede_coda, "coda_boundary", self.coda_boundary,
+            "mixes before each pass; the coda reads the state",
+        )  # fmt: skip
+        for name, operator in self.operators.items():
+            check_parameters(name, operator)
+
     def _resolve_injection(self) -> None:
         scale = self.injection_scale
         if scale is None:
@@ -176,7 +185,33 @@ class BackboneConfig:
     @property
     def injects(self) -> bool:
         """Whether a boundary adds α·e; a linear one mixes e in with weights of its own."""
-        return "inject" in self.boundary or "inject" in self.coda_boundary
+        return any(boundary_class(name, getattr(self, name)).injects for name in ("boundary", "coda_boundary"))
+
+    @property
+    def operators(self) -> dict[str, BoundaryOperator]:
+        """φ and ρ as "boundary" and "coda_boundary", the names of their modules in the backbone."""
+        constants: tuple[float, InitialState] = (self.injection_scale or 0.0, self.initial_state)
+        return {
+            name: boundary_class(name, getattr(self, name))(self.width, *constants)
+            for name in ("boundary", "coda_boundary")
+        }
+
+    @property
+    def pass_operator(self) -> BoundaryOperator:
+        """φ, applied before each pass."""
+        return self.operators["boundary"]
+
+    @property
+    def coda_operator(self) -> BoundaryOperator:
+        """ρ, applied before the coda."""
+        return self.operators["coda_boundary"]
+
+    @property
+    def roles(self) -> set[Role]:
+        """Roles that the model's parameters have."""
+        learned: set[Role] = {op.role(name) for op in self.operators.values() for name in op.shapes()}
+        always: set[Role] = {"embedding", "matrix", "head"}
+        return always | learned | ({"gain"} if self.gains else set())
 
     @property
     def head_dim(self) -> int:
@@ -214,16 +249,19 @@ class BackboneConfig:
     def leaves_idle(self, passes: int | None = None) -> bool:
         """Whether a step at `passes` (default: the initial K) leaves stored parameters without gradient.
 
-        Untied: cores that are dormant, or run before the trained passes. And what `cuts_prelude` says.
+        Untied: cores that are dormant, or run before the trained passes. A learned φ that is never applied, since the
+        only pass is the first. And what `cuts_prelude` says.
         """
         passes = self.passes if passes is None else passes
         dormant = not self.tied and self.backward_passes(passes) < (self.stored_cores or 1)
-        return dormant or self.cuts_prelude(passes)
+        before = self.pass_operator
+        return dormant or self.cuts_prelude(passes) or bool(before.shapes() and not before.applications(passes))
 
     def cuts_prelude(self, passes: int | None = None) -> bool:
         """Whether prelude and embedding get no gradient at `passes`: untrained passes first, and e in no boundary."""
         passes = self.passes if passes is None else passes
-        return self.backward_passes(passes) < passes and not self.injects and self.boundary != "linear"
+        trained = any(operator.trains_prelude for operator in self.operators.values())
+        return self.backward_passes(passes) < passes and not trained
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as checkpoints and JSON store them."""

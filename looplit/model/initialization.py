@@ -18,16 +18,17 @@ def initial_value(name: str, shape: Sequence[int], config: BackboneConfig, seed:
     """Start of the backbone's parameter `name`, whole, fp32, on the CPU (growth study, appendix A).
 
     Normal for the embedding (WTE) and the head, uniform in ±UIS·width^-0.5 for q, k, v, gate and up, in
-    ±scale·inputs^-0.5 for out and down; the head's and the last scale are zero in the growth study. Gains are 1 and the
-    linear boundary is [I | 0] (truncation study). Drawn from a generator seeded by `seed` and the name: the same in
+    ±scale·inputs^-0.5 for out and down; the head's and the last scale are zero in the growth study. Gains are 1, and a
+    boundary says its own start. Drawn from a generator seeded by `seed` and the name: the same in
     every family, for any number of stored cores and on any number of devices.
     """
     start = torch.zeros(*shape, dtype=torch.float32, device="cpu")
+    generator = torch.Generator().manual_seed(_seed_of(name, seed))
+    stage, _, rest = name.partition(".")
+    if stage in config.operators:
+        return config.operators[stage].start(rest, start, generator)
     if name.endswith("gain"):
         return start.fill_(1.0)
-    if name == "boundary.weight":
-        return start.fill_diagonal_(1.0)
-    generator = torch.Generator().manual_seed(_seed_of(name, seed))
     std = {"embedding.weight": config.embedding_std, "head.weight": config.head_std}.get(name)
     if std is not None:
         return start.normal_(0.0, std, generator=generator)

@@ -23,7 +23,7 @@ from looplit.data.batches import Batch, inputs_and_targets
 from looplit.errors import InputError, RunStopped, require, require_whole
 from looplit.eval.metrics import TokenLoss
 from looplit.model.backbone import Backbone, Site
-from looplit.model.config import BackboneConfig, Unit
+from looplit.model.config import BackboneConfig, Role, Unit
 from looplit.model.growth import restore_passes, save_passes
 from looplit.modules.meter import RunMeter
 from looplit.modules.resume import (
@@ -35,7 +35,8 @@ from looplit.modules.resume import (
     check_same_settings,
 )
 from looplit.optim import MuonAdamW, learning_rate_factor, parameters_by_role
-from looplit.recipes.training import GroupSettings, ModelRecipe, Role, Schedule
+from looplit.parts import import_path
+from looplit.recipes.training import GroupSettings, ModelRecipe, Schedule
 
 CLASS_KEY, METER_KEY, STEP_KEY = "looplit_class", "looplit_meter", "looplit_step_tokens"  # in checkpoints
 CONFIG_KEY, COURSE_KEY = "looplit_config", "looplit_course"
@@ -79,6 +80,10 @@ class LoopedLM(L.LightningModule):
         self.recipe = recipe
         self._seed = torch.initial_seed() if seed is None else seed
         self.backbone = Backbone(recipe.backbone, self._seed)
+
+    def _set_hparams(self, hp: Any) -> None:
+        """What `save_hyperparameters` keeps: of classes the import path, so that checkpoints stay plain values."""
+        super()._set_hparams({name: import_path(v) if isinstance(v, type) else v for name, v in hp.items()})
 
     @property
     def config(self) -> BackboneConfig:

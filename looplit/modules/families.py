@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from looplit.model.config import Boundary, InitialState
 from looplit.modules.base import LoopedLM
+from looplit.optim import Algorithm
 from looplit.recipes.families import FAMILIES, Family
 from looplit.recipes.resolve import growth_recipe
 
@@ -23,15 +24,18 @@ class GrowthStudyLM(LoopedLM):
         passes: K at the start of training. K = 1 takes Operator-1's hyperparameters where the family has operators.
         trained_passes: B of truncated backpropagation: gradient through the last B passes only. Default all.
         stored_cores: Cores kept in memory (untied families): leave room for growth.
-        boundary: φ, before each pass.
-        coda_boundary: ρ, before the coda.
+        boundary: φ, before each pass: identity, norm, inject, norm_inject, or the import path of a
+            `looplit.model.BoundaryOperator` of your own.
+        coda_boundary: ρ, before the coda, likewise.
         injection_scale: α, where a boundary injects.
         initial_state: "zero" (the paper's h_0 = 0) or "prelude" (the released checkpoints), see `BackboneConfig`.
         residual_multiplier: RM, of what each branch adds to the residual stream.
         output_multiplier: OM, of the logits.
         embedding_std: WTE, of the token embedding at initialisation.
         uniform_init_scale: UIS, of q, k, v, gate and up at initialisation.
-        optimizer: For the block matrices: "muon", or "adamw" (no published learning rate; ours is 0.05 of Muon's).
+        optimizer: For the block matrices: "muon", "adamw" (no published learning rate; ours is 0.05 of Muon's), or the
+            import path of a `looplit.optim.Algorithm` of your own, which says its `learning_rate_share` or is given a
+            `learning_rate`.
         learning_rate: GLR of the block matrices; default the family's, scaled by (N_d8/N)^b.
         embedding_lr_multiplier: ELRM.
         head_lr_multiplier: HLRM.
@@ -70,7 +74,7 @@ class GrowthStudyLM(LoopedLM):
         output_multiplier: float | None = None,
         embedding_std: float | None = None,
         uniform_init_scale: float | None = None,
-        optimizer: Literal["muon", "adamw"] = "muon",
+        optimizer: str | type[Algorithm] = "muon",
         learning_rate: float | None = None,
         embedding_lr_multiplier: float | None = None,
         head_lr_multiplier: float | None = None,

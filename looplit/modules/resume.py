@@ -9,9 +9,9 @@ from typing import Any
 from torch import Tensor
 
 from looplit.errors import InputError, require
-from looplit.model.config import BackboneConfig
+from looplit.model.config import BackboneConfig, Role
 from looplit.optim.schedule import learning_rate_factor
-from looplit.recipes.training import GroupSettings, ModelRecipe, Role, Schedule, check_batch
+from looplit.recipes.training import GroupSettings, ModelRecipe, Schedule, check_batch
 
 
 def check_same_model(saved: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> None:

@@ -22,7 +22,8 @@ class TruncatedLoop(LoopedLM):
         split: Blocks of prelude, core and coda; default 2, 4, 2.
         vocabulary: Token ids of the tokenizer. The study's printed compute fits 32,768.
         context: Tokens per window.
-        boundary: φ, before each pass; "linear" by default, with "inject" h_0 = 0, "identity" passes the state through.
+        boundary: φ, before each pass; "linear" by default, with "inject" h_0 = 0, "identity" passes the state through;
+            or the import path of a `looplit.model.BoundaryOperator` of your own.
         mlp: "squared_relu" with 4·width hidden units, or "swiglu".
         batch_tokens: Tokens per optimizer step. HyperP's learning rates depend on it, so a Trainer that takes another
             number is refused.

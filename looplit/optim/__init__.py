@@ -1,16 +1,8 @@
-"""Muon or MuonH with AdamW as one optimizer, its parameter groups and its schedule."""
+"""Muon, MuonH or an algorithm of one's own with AdamW as one optimizer, its parameter groups and its schedule.
 
-from looplit.optim.directions import muon_momentum
-from looplit.optim.groups import parameters_by_role
-from looplit.optim.muon import MuonAdamW
-from looplit.optim.polar import orthogonalize
-from looplit.optim.schedule import learning_rate_factor, rewarm_factor
+Names load on first use: recipes and plans ask `looplit.optim.algorithms` without torch.
+"""
 
-__all__ = [
-    "MuonAdamW",
-    "learning_rate_factor",
-    "muon_momentum",
-    "orthogonalize",
-    "parameters_by_role",
-    "rewarm_factor",
-]
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from looplit.optim.exchange import local
 from looplit.optim.polar import orthogonalize
 
 MUONH_MOMENTUM = 0.95
@@ -19,6 +20,17 @@ _VARIANCE_DECAY = 0.95
 def muon_momentum(t: int) -> float:
     """μ of Muon at optimizer step t (from 0): 0.85 + 0.10·min(t/300, 1)."""
     return 0.85 + 0.10 * min(t / 300, 1)
+
+
+def nesterov_momentum(parameters: list[Tensor], states: list[dict[str, Tensor]], mu: float) -> Tensor:
+    """U of a stack, after M ← μM + (1-μ)G: this process's rows, (matrices, rows, columns)."""
+    ahead = []
+    for parameter, state in zip(parameters, states, strict=True):
+        momentum = local(state["momentum"])
+        gradient = local(parameter.grad).to(momentum.dtype)
+        momentum.lerp_(gradient, 1 - mu)
+        ahead.append(gradient.lerp(momentum, mu))
+    return torch.stack(ahead)
 
 
 def muon_direction(u_SRC: Tensor, variance: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard
 
-STACK_ELEMENTS = 2**26  # largest stack: 256 MiB of fp32, so that a 7B model is never stacked whole
+from looplit.optim.algorithms.collectives import STACK_ELEMENTS
 
 
 def local(tensor: Tensor | None) -> Tensor:

@@ -8,25 +8,32 @@ from torch import nn
 
 from looplit.errors import InputError
 from looplit.model.block import Block, RMSNorm
-from looplit.recipes.training import Role
+from looplit.model.boundary_module import Boundary
+from looplit.model.config import Role
 
-_OUTSIDE_BLOCKS: dict[str, Role] = {"embedding": "embedding", "head": "head", "boundary": "boundary"}
+_OUTSIDE_BLOCKS: dict[str, Role] = {"embedding": "embedding", "head": "head"}
 
 
 def parameters_by_role(backbone: nn.Module) -> dict[Role, list[tuple[str, nn.Parameter]]]:
     """Every parameter in exactly one role; a role without parameters is left out.
 
-    Roles are the token embedding, the matrices of every block, the head, a linear boundary, and the gains of norms.
+    Roles are the token embedding, the matrices of every block, the head, and the gains of norms; a boundary says the
+    role of what it learns, "boundary" for matrices and "gain" for vectors.
 
     Raises:
         InputError: A parameter that belongs to none of them; the line names it.
     """
-    gains = {id(p) for module in backbone.modules() if isinstance(module, RMSNorm) for p in module.parameters()}
-    in_blocks = {id(p) for module in backbone.modules() if isinstance(module, Block) for p in module.parameters()}
+    known: dict[int, Role] = {}
+    for module in backbone.modules():
+        if isinstance(module, Block):
+            known |= {id(parameter): "matrix" for parameter in module.parameters()}
+        elif isinstance(module, RMSNorm):  # after the block that it is part of
+            known |= {id(parameter): "gain" for parameter in module.parameters()}
+        elif isinstance(module, Boundary):
+            known |= {id(parameter): module.operator.role(name) for name, parameter in module.named_parameters()}
     roles: dict[Role, list[tuple[str, nn.Parameter]]] = {role: [] for role in get_args(Role)}
     for name, parameter in backbone.named_parameters():
-        role = "gain" if id(parameter) in gains else "matrix" if id(parameter) in in_blocks else _outside_blocks(name)
-        roles[role].append((name, parameter))
+        roles[known.get(id(parameter)) or _outside_blocks(name)].append((name, parameter))
     return {role: named for role, named in roles.items() if named}
 
 

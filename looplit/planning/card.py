@@ -109,7 +109,7 @@ def _cores(run: Run) -> str:
 
 def _boundaries(run: Run) -> str:
     before, coda = run.backbone.boundary, run.backbone.coda_boundary
-    return before if before == coda else f"{before}, before the coda {coda}"
+    return f"{before}" if before == coda else f"{before}, before the coda {coda}"
 
 
 def _injection(run: Run) -> str:

@@ -14,6 +14,7 @@ from looplit.accounting.flops import (
 )
 from looplit.errors import InputError, require
 from looplit.model.config import BackboneConfig, Unit
+from looplit.optim.algorithms import algorithm_of
 from looplit.recipes.run import Run
 
 Precision = Literal["32-true", "bf16-mixed", "bf16-true"]
@@ -73,10 +74,10 @@ class Machine:
 def memory_per_device(run: Run, machine: Machine, passes: int | None = None) -> dict[str, int]:
     """Bytes on one device by what they hold, and their total, at K = `passes`; default the most expensive of the run.
 
-    Parameters, gradients and optimizer state are exact sums: 4 bytes each, or 2 under "bf16-true"; Muon keeps one
-    momentum per matrix entry (always fp32), AdamW two moments, of gains too. Dormant cores have state but no gradient.
-    Activations are an estimate (`activation_bytes`), and so are the weights that are in use at one time
-    (`_working_bytes`). Scratch space of the optimizer and the allocator comes on top.
+    Parameters, gradients and optimizer state are exact sums: 4 bytes each, or 2 under "bf16-true"; the algorithm of the
+    matrices says what it keeps per entry, and AdamW keeps two moments of the rest, gains too. Dormant cores have state
+    but no gradient. Activations are an estimate (`activation_bytes`), and so are the weights that are in use at one
+    time (`_working_bytes`). Scratch space of the optimizer and the allocator comes on top.
     """
     config, passes = run.backbone, passes or run.recurrence.max_passes
     size = 2 if machine.precision == "bf16-true" else 4
@@ -84,8 +85,10 @@ def memory_per_device(run: Run, machine: Machine, passes: int | None = None) -> 
     inner = nonembedding_parameters(config)
     vocabulary = 2 * vocabulary_parameters(config)
     active = inner - (config.stored_blocks - active_blocks(config, passes)) * block_parameters(config)
-    matrices = 0 if run.optimizer == "adamw" else inner - gain_parameters(config)
-    moments = 4 * matrices + 2 * size * (inner - matrices + vocabulary)
+    matrices = inner - gain_parameters(config)
+    algorithm, adamw = (algorithm_of("optimizer", name) for name in (run.optimizer, "adamw"))
+    rest = inner - matrices + vocabulary
+    moments = algorithm.bytes_per_entry(size) * matrices + adamw.bytes_per_entry(size) * rest
     parts = {
         "parameters": size * (inner + vocabulary) // shards,
         "gradients": size * (active + vocabulary) // (1 if machine.whole_gradients else shards),

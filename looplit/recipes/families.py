@@ -6,8 +6,9 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from looplit.errors import InputError, require
-from looplit.model.config import HEAD_DIM, BackboneConfig, Boundary, split_depth
-from looplit.recipes.training import GroupSettings, Optimizer, Role, Schedule, check_betas, is_number
+from looplit.model.boundary import boundary_class
+from looplit.model.config import HEAD_DIM, BackboneConfig, Role, split_depth
+from looplit.recipes.training import GroupSettings, Optimizer, Schedule, check_betas, is_number
 
 
 @dataclass(frozen=True)
@@ -65,12 +66,18 @@ class Hyperparameters:
         return Schedule(self.warmup_steps, self.warmdown_ratio)
 
     def groups(self, optimizer: Optimizer) -> dict[Role, GroupSettings]:
-        """Settings by role; embedding and head train with AdamW, the matrices with `optimizer`."""
+        """Settings by role; embedding and head train with AdamW, the matrices with `optimizer`.
+
+        What a boundary learns, which none of the study's does, trains so: a matrix as those of the blocks, a vector
+        with AdamW at the head's rate and without decay (our choice).
+        """
         rate, rest = self.learning_rate, (self.weight_decay, (self.betas[0], self.betas[1]), self.eps)
         return {
             "embedding": GroupSettings("adamw", rate * self.embedding_lr_multiplier, *rest),
             "matrix": GroupSettings(optimizer, rate, *rest),
             "head": GroupSettings("adamw", rate * self.head_lr_multiplier, *rest),
+            "boundary": GroupSettings(optimizer, rate, *rest),
+            "gain": GroupSettings("adamw", rate * self.head_lr_multiplier, 0.0, *rest[1:]),
         }
 
     def to_dict(self) -> dict[str, Any]:
@@ -97,7 +104,7 @@ class Family:
     tied: bool
     passes: int
     grow_to: int | None
-    boundary: Boundary
+    boundary: str
     hyperparameters: Hyperparameters
     tokens_per_parameter: float
     learning_rate_exponent: float
@@ -137,7 +144,8 @@ class Family:
         fields.update({name: value for name, value in changes.items() if value is not None})
         if not fields["tied"] and "stored_cores" not in fields:
             fields["stored_cores"] = max(self.stored_cores, fields["passes"])
-        if "injection_scale" not in fields and "inject" in fields["boundary"] + fields["coda_boundary"]:
+        injects = any(boundary_class(name, fields[name]).injects for name in ("boundary", "coda_boundary"))
+        if "injection_scale" not in fields and injects:
             fields["injection_scale"] = tuned.injection_scale
         return BackboneConfig(**fields)
 

@@ -10,7 +10,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from looplit.errors import require
-from looplit.recipes.training import GroupSettings, Optimizer, Role, Schedule, check_betas, is_number
+from looplit.model.config import Role
+from looplit.recipes.training import GroupSettings, Optimizer, Schedule, check_betas, is_number
 
 REFERENCE_WIDTH = 640
 REFERENCE_BATCH_TOKENS = 2**18

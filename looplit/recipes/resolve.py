@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 from looplit.errors import InputError, require, require_whole
 from looplit.model.config import HEAD_DIM, BackboneConfig, split_depth
+from looplit.optim.algorithms import algorithm_name, algorithm_of
 from looplit.recipes.families import FAMILIES, Family, Hyperparameters
 from looplit.recipes.growth_runs import growth_fraction
 from looplit.recipes.run import Run
@@ -78,7 +79,8 @@ def growth_recipe(family: Family, given: Mapping[str, Any]) -> GrowthRecipe:
     """What the arguments `given` of a module of `family` stand for, see `resolve`."""
     backbone, tuned = resolve(family, given)
     tuned = replace(tuned, betas=tuple(tuned.betas))  # type: ignore[arg-type]
-    return GrowthRecipe(family, given["depth"], backbone, tuned, given.get("optimizer") or "muon")
+    optimizer = algorithm_name("optimizer", given.get("optimizer") or "muon")
+    return GrowthRecipe(family, given["depth"], backbone, tuned, optimizer)
 
 
 def recipe_of(class_name: str, given: Mapping[str, Any]) -> ModelRecipe:
@@ -162,6 +164,8 @@ def init_args(run: Run) -> dict[str, Any]:
         args["split"] = list(split)
     if run.optimizer != "muon":
         args["optimizer"] = run.optimizer
+        if algorithm_of("optimizer", run.optimizer).learning_rate_share is None:
+            args["learning_rate"] = run.groups["matrix"].learning_rate
     for name in (*SHAPE, *TUNED):  # in this order, because the defaults of later ones depend on earlier ones
         default, tuned = resolve(family, args)
         wanted = getattr(backbone, name) if name in SHAPE else getattr(run.hyperparameters, name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, get_args
+from typing import Any
 
 from looplit.accounting.flops import (
     flops_per_token,
@@ -16,8 +16,9 @@ from looplit.accounting.flops import (
 )
 from looplit.accounting.recurrence import Phase, Recurrence
 from looplit.errors import require
-from looplit.model.config import BackboneConfig
-from looplit.recipes.training import GroupSettings, Optimizer, Role, TrainingSettings
+from looplit.model.config import BackboneConfig, Role
+from looplit.optim.algorithms import algorithm_of
+from looplit.recipes.training import GroupSettings, Optimizer, TrainingSettings
 
 BATCH_TOKENS = 524_288  # the growth study's global batch
 
@@ -55,8 +56,7 @@ class Run:
                 f"must hold one batch of {self.batch_tokens:,} tokens in windows of {self.backbone.context + 1}",
             )  # fmt: skip
         require(self.steps >= 1, "steps", self.steps, "a run has at least one optimizer step")
-        known = get_args(Optimizer)
-        require(self.optimizer in known, "optimizer", self.optimizer, f"must be one of {', '.join(known)}")
+        algorithm_of("optimizer", self.optimizer)
         most = self.backbone.max_passes
         require(
             most is None or self.recurrence.max_passes <= most, "passes", self.recurrence.max_passes,
@@ -75,8 +75,9 @@ class Run:
 
     @property
     def groups(self) -> dict[Role, GroupSettings]:
-        """Settings of the parameter groups by role."""
-        return self.hyperparameters.groups(self.optimizer)
+        """Settings of the parameter groups by role, of those that the model has."""
+        groups = self.hyperparameters.groups(self.optimizer)
+        return {role: settings for role, settings in groups.items() if role in self.backbone.roles}
 
     @property
     def tokens(self) -> int:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from looplit.errors import require
-from looplit.model.config import BackboneConfig
+from looplit.model.config import BackboneConfig, Role
 
-Role = Literal["embedding", "matrix", "head", "boundary", "gain"]
-Optimizer = Literal["muon", "muonh", "adamw"]
+Optimizer = str  # an algorithm's short name or import path, see `looplit.optim.algorithms`
 
 
 class GroupSettings(NamedTuple):

@@ -12,7 +12,8 @@ from typing import Any, ClassVar
 
 from looplit.accounting.recurrence import Recurrence
 from looplit.errors import require, require_whole
-from looplit.model.config import BackboneConfig
+from looplit.model.boundary import boundary_class
+from looplit.model.config import BackboneConfig, Boundary
 from looplit.recipes.hyperp import HyperPSettings, transfer
 from looplit.recipes.run import Run, batch_windows
 from looplit.recipes.training import Optimizer, check_betas, given_arguments
@@ -37,7 +38,7 @@ def truncated_backbone(
     *,
     heads: int | None = None,
     split: tuple[int, int, int] = SPLIT,
-    boundary: str | None = None,
+    boundary: Boundary | None = None,
     **shape: Any,
 ) -> BackboneConfig:
     """The study's backbone, by configuration of LoopLit's.
@@ -63,7 +64,7 @@ def truncated_backbone(
     uniform = math.sqrt(3)  # ±√3·s has the standard deviation s
     constants: dict[str, Any] = {
         "coda_boundary": "identity",
-        "initial_state": "prelude" if boundary == "linear" else "zero",
+        "initial_state": "prelude" if boundary_class("boundary", boundary).mixes_first else "zero",
         "mlp": "squared_relu",
         "gains": True,
         "pass_norm": True,
@@ -78,7 +79,7 @@ def truncated_backbone(
     prelude, core, coda = split
     return BackboneConfig(
         width=width, heads=heads, prelude=prelude, core=core, coda=coda, passes=passes,
-        boundary=boundary, **constants,  # type: ignore[arg-type]
+        boundary=boundary, **constants,
     )  # fmt: skip
 
 

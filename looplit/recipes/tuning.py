@@ -9,16 +9,14 @@ from typing import Any
 from looplit.accounting.flops import initial_parameters
 from looplit.errors import require
 from looplit.model.config import BackboneConfig
+from looplit.optim.algorithms import Algorithm, algorithm_name, algorithm_of
 from looplit.recipes.families import Family, Hyperparameters
-from looplit.recipes.training import Optimizer
+from looplit.recipes.training import Optimizer, is_number
 from looplit.recipes.variants import family_named
 
 BASE_DEPTH = 8  # every family was tuned at d8, with the GPT-2 vocabulary
 LEAST_DEPTH = 3  # one block per stage
 SCALED = ("learning_rate", "output_multiplier", "weight_decay")
-
-# The study prints no learning rate for AdamW on the matrices. This share of Muon's (0.002 at d8) is our choice.
-ADAMW_SHARE = 0.05
 
 
 def size_ratio(family: Family, config: BackboneConfig) -> float:
@@ -51,8 +49,8 @@ class Tuning:
         exponents: Of value(d) = value_d8·(N_d8/N)^exponent for `learning_rate`, `output_multiplier` and
             `weight_decay`. By default the family's b and 0, 0; all 0 is the constant recipe.
         mup_output: Whether the output multiplier also falls as 1/width from d8.
-        optimizer: Of the block matrices. With "adamw" they take `ADAMW_SHARE` (our choice) of Muon's learning rate;
-            embedding and head keep theirs.
+        optimizer: Of the block matrices. They take its `learning_rate_share` of Muon's learning rate, 0.05 (our choice)
+            with "adamw"; without a share `learning_rate` must be among the overrides. Embedding and head keep theirs.
         overrides: Fields of `Hyperparameters` to set outright, after all scaling.
     """
 
@@ -63,7 +61,12 @@ class Tuning:
     overrides: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        require(self.optimizer in ("muon", "adamw"), "optimizer", self.optimizer, "must be muon or adamw")
+        object.__setattr__(self, "optimizer", algorithm_name("optimizer", self.optimizer))
+        require(
+            not self._algorithm.keeps_norm, "optimizer", self.optimizer,
+            "keeps every matrix at the norm it starts with, and some of the growth study's start at zero; must be muon "
+            "or adamw, or the import path of another Algorithm",
+        )  # fmt: skip
         for name in self.exponents:
             require(name in SCALED, "exponents", name, f"must be one of {', '.join(SCALED)}")
         known = Hyperparameters.__dataclass_fields__
@@ -74,16 +77,28 @@ class Tuning:
         """The hyperparameters of a run of `family` with the shape and boundaries of `config`."""
         source = family_named(self.hyperparameters_of) if self.hyperparameters_of else family
         tuned = source.hyperparameters
-        if self.optimizer == "adamw":
-            tuned = with_adamw(tuned)
         exponents = {"learning_rate": family.learning_rate_exponent, **self.exponents}
         ratio = size_ratio(family, config)
+        tuned = with_share(tuned, self._share(tuned.learning_rate * ratio ** exponents["learning_rate"]))
         changes: dict[str, Any] = {name: getattr(tuned, name) * ratio**power for name, power in exponents.items()}
         if self.mup_output:
             multiplier = changes.get("output_multiplier", tuned.output_multiplier)
             changes["output_multiplier"] = multiplier * family.backbone(BASE_DEPTH).width / config.width
         changes["injection_scale"] = injection_scale(tuned, config)
         return replace(tuned, **{**changes, **self.overrides})
+
+    @property
+    def _algorithm(self) -> Algorithm:
+        return algorithm_of("optimizer", self.optimizer)
+
+    def _share(self, muon_rate: float) -> float:
+        """The matrix learning rate as a share of Muon's, which is `muon_rate` at this size."""
+        if self._algorithm.learning_rate_share is not None:
+            return self._algorithm.learning_rate_share
+        rate = self.overrides.get("learning_rate")
+        rule = f"say that of {self.optimizer}, which has no learning_rate_share of Muon's; a number, at least 0"
+        require(is_number(rate) and rate >= 0, "learning_rate", rate, rule)  # type: ignore[operator]
+        return rate / muon_rate if rate and muon_rate else 1.0
 
 
 def injection_scale(tuned: Hyperparameters, config: BackboneConfig) -> float | None:
@@ -93,13 +108,13 @@ def injection_scale(tuned: Hyperparameters, config: BackboneConfig) -> float | N
     return 1.0 if tuned.injection_scale is None else tuned.injection_scale
 
 
-def with_adamw(tuned: Hyperparameters) -> Hyperparameters:
-    """`tuned` with AdamW's matrix learning rate, and multipliers that leave embedding and head where they were."""
+def with_share(tuned: Hyperparameters, share: float) -> Hyperparameters:
+    """`tuned` with a share of its matrix learning rate, and multipliers that leave embedding and head as they were."""
     return replace(
         tuned,
-        learning_rate=tuned.learning_rate * ADAMW_SHARE,
-        embedding_lr_multiplier=tuned.embedding_lr_multiplier / ADAMW_SHARE,
-        head_lr_multiplier=tuned.head_lr_multiplier / ADAMW_SHARE,
+        learning_rate=tuned.learning_rate * share,
+        embedding_lr_multiplier=tuned.embedding_lr_multiplier / share,
+        head_lr_multiplier=tuned.head_lr_multiplier / share,
     )
 
 
@@ -108,8 +123,9 @@ def tuned_backbone(
 ) -> tuple[BackboneConfig, Hyperparameters]:
     """The backbone of a family with the fields `shape`, its constants those of the tuning; and the hyperparameters."""
     backbone = family.backbone(depth, **shape)
-    rule = "the growth study's recipe has no settings for its matrix; take TruncatedLoop"
-    require(backbone.boundary != "linear", "boundary", backbone.boundary, rule)
+    elsewhere = backbone.pass_operator.tuned_for
+    rule = f"the growth study's recipe has no settings for its matrix; take {elsewhere}"
+    require(elsewhere is None, "boundary", backbone.boundary, rule)
     tuned = tuning.apply(family, backbone)
     shared = {field.name for field in fields(Hyperparameters)} & {field.name for field in fields(BackboneConfig)}
     return replace(backbone, **{name: getattr(tuned, name) for name in shared}), tuned

@@ -2,31 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import Counter
 
 from looplit.accounting.flops import active_blocks, block_parameters, stored_parameters, vocabulary_parameters
 from looplit.errors import require
 from looplit.model.config import BackboneConfig
-from looplit.optim.exchange import STACK_ELEMENTS
+from looplit.optim.algorithms import Collective, Matrices, algorithm_of
+from looplit.optim.algorithms.collectives import MASTER_BYTES
 from looplit.recipes.training import Optimizer
-
-_MASTER, _PRODUCT = 4, 8  # bytes of an fp32 value, and of one in float64
-
-
-@dataclass(frozen=True)
-class Collective:
-    """Collectives of one kind in one optimizer step.
-
-    Args:
-        kind: What is exchanged.
-        number: How many.
-        sent: Bytes that each process sends in all of them, as rings do it: an all-gather or reduce-scatter of S bytes
-            over n processes sends S·(n-1)/n, an all-reduce twice that, an all-to-all S·(n-1)/n².
-    """
-
-    kind: str
-    number: int
-    sent: float
 
 
 def sharded_step(
@@ -43,15 +26,15 @@ def sharded_step(
     """Collectives of a step of `looplit_fsdp`, scalars aside.
 
     Every executed block is gathered in the forward, and in the backward where the gradient goes through it. What
-    belongs to no block (the head, a linear boundary, outer gains) is gathered once for both, and so is the embedding,
-    in fp32. Gradients are reduced in fp32. A block that runs in several passes is gathered and reduced in each.
+    belongs to no block (the head, what boundaries learn, outer gains) is gathered once for both, and so is the
+    embedding, in fp32. Gradients are reduced in fp32. A block that runs in several passes is gathered and reduced in each.
 
     Args:
         config: Of the backbone.
         passes: K of the step.
         processes: In all.
         micro_batches: Of the accumulation.
-        optimizer: Of the block matrices and a linear boundary.
+        optimizer: Of the block matrices and those of the boundaries.
         replicas: Copies of the model; processes gather, and Muon works, within a copy. Copies exchange gradients.
         compute_bytes: Of a gathered value: 2 under bf16-mixed, 4 in fp32.
         reduce_every_micro_batch: As of the strategy.
@@ -68,9 +51,9 @@ def sharded_step(
     # FSDP2 gathers in the backward what ran before, also the last block of the untrained passes, where it is not one of
     # those that are gathered just then.
     gathers = executed + trained + (executed > trained and not (config.tied and config.core == 1))
-    gathered = (gathers * block + root) * compute_bytes + vocabulary * _MASTER
+    gathered = (gathers * block + root) * compute_bytes + vocabulary * MASTER_BYTES
     reductions = micro_batches if reduce_every_micro_batch else 1
-    reduced = (trained * block + root + vocabulary) * _MASTER
+    reduced = (trained * block + root + vocabulary) * MASTER_BYTES
     step = [
         Collective("gather weights", micro_batches * (gathers + 2), micro_batches * gathered * share),
         Collective("reduce gradients", reductions * (trained + 2), reductions * reduced * share),
@@ -84,24 +67,13 @@ def sharded_step(
 def _optimizer_step(
     config: BackboneConfig, trained_passes: int, processes: int, optimizer: Optimizer
 ) -> list[Collective]:
-    """Each stack of matrices there and back. Muon then gathers its variances, a value per row or column of the longer
-    side; MuonH sums three float64 products per matrix."""
-    if optimizer == "adamw":
-        return []
-    share = (processes - 1) / processes
+    """What the algorithm of the matrices exchanges, of those that get a gradient."""
     live = active_blocks(config, trained_passes)
-    up, square, wide = (2 if config.mlp == "swiglu" else 1), config.width**2, config.width * config.hidden
-    alike = [(4 * live, square, config.width), (up * live, wide, config.hidden), (live, wide, config.hidden)]
-    if config.boundary == "linear":
-        alike.append((1, 2 * square, 2 * config.width))
-    stacks = sum(_stacks(n, size, processes) for n, size, _ in alike)
-    exchanged = sum(n * size for n, size, _ in alike) * _MASTER
-    step = [Collective("exchange matrices", 2 * stacks, 2 * exchanged * share / processes)]
-    if optimizer == "muon":
-        variances = sum(n * longer for n, _, longer in alike) * _MASTER
-        return [*step, Collective("gather Muon's variances", stacks, variances * share)]
-    products = sum(n for n, *_ in alike) * 3 * _PRODUCT
-    return [*step, Collective("sum MuonH's products", stacks, 2 * products * share)]
+    up, width, hidden = (2 if config.mlp == "swiglu" else 1), config.width, config.hidden
+    alike = [Matrices(4 * live, width, width), Matrices(up * live, hidden, width), Matrices(live, width, hidden)]
+    learned = Counter(shape for operator in config.operators.values() for shape in operator.matrices())
+    alike += [Matrices(number, *shape) for shape, number in learned.items()]
+    return algorithm_of("optimizer", optimizer).collectives(alike, processes)
 
 
 def ddp_step(config: BackboneConfig, processes: int, bucket_bytes: int = 25 * 2**20) -> list[Collective]:
@@ -109,7 +81,7 @@ def ddp_step(config: BackboneConfig, processes: int, bucket_bytes: int = 25 * 2*
 
     DDP reduces in buckets of `bucket_bytes`; a parameter is never split, so the number is the least there can be.
     """
-    bytes_ = stored_parameters(config) * _MASTER
+    bytes_ = stored_parameters(config) * MASTER_BYTES
     return [Collective("reduce gradients", -(-bytes_ // bucket_bytes), 2 * bytes_ * (processes - 1) / processes)]
 
 
@@ -119,17 +91,10 @@ def least_step(config: BackboneConfig, passes: int, processes: int) -> float:
     running, trained = (
         active_blocks(config, k) * block_parameters(config) + rest for k in (passes, config.backward_passes(passes))
     )
-    return (trained * _MASTER + running * 2) * (processes - 1) / processes
+    return (trained * MASTER_BYTES + running * 2) * (processes - 1) / processes
 
 
 def _root_parameters(config: BackboneConfig) -> int:
     """What belongs neither to a block nor to the embedding."""
     blocks = config.stored_blocks * block_parameters(config)
     return stored_parameters(config) - blocks - vocabulary_parameters(config)
-
-
-def _stacks(matrices: int, size: int, processes: int) -> int:
-    together = max(1, STACK_ELEMENTS * processes // size)
-    if together > processes:
-        together -= together % processes
-    return -(-matrices // together)
