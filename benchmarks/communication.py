@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 
-from looplit.recipes.growth_runs import recipe
+from looplit.recipes.growth_study import recipe
 from looplit.strategies.communication import Collective, ddp_step, least_step, sharded_step
 
 

@@ -32,7 +32,8 @@ from looplit.accounting.recurrence import Recurrence
 from looplit.modules.meter import WARMUP_STEPS
 from looplit.optim.directions import muon_direction
 from looplit.planning.resources import DEVICES, MEMORY, Machine, memory_per_device
-from looplit.recipes.resolve import recipe_of, run_of
+from looplit.recipes.lookup import recipe_of
+from looplit.recipes.run import run_of
 
 STEP_WINDOWS = 32  # of 2,048 tokens: a device's share of 524,288 among eight
 TIMED_STEPS = 15

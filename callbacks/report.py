@@ -19,8 +19,7 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_only
 from looplit.accounting.recurrence import Recurrence
 from looplit.callbacks.last_step import at_last_step
 from looplit.modules.base import LoopedLM
-from looplit.recipes.resolve import run_of
-from looplit.recipes.run import Run
+from looplit.recipes.run import Run, run_of
 
 _REPORTED_VERSIONS = ("looplit", "torch", "lightning", "litdata")
 

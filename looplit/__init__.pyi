@@ -25,6 +25,7 @@ from .model.config import BackboneConfig as BackboneConfig
 from .model.growth import grow as grow
 from .modules import DeepVanilla as DeepVanilla
 from .modules import DeepVanillaGrow as DeepVanillaGrow
+from .modules import GrowthStudyLM as GrowthStudyLM
 from .modules import Loop as Loop
 from .modules import LoopedLM as LoopedLM
 from .modules import LoopGrow as LoopGrow

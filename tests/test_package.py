@@ -68,7 +68,7 @@ def test_a_reader_that_stops_reading_is_no_error(args: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    "module", ["looplit", "looplit.recipes.growth_runs", "looplit.commands.recipe", "looplit.model.config"]
+    "module", ["looplit", "looplit.recipes.growth_study", "looplit.commands.recipe", "looplit.model.config"]
 )
 def test_numbers_need_neither_torch_nor_lightning(module: str) -> None:
     loaded = python(f"import sys, {module}; print(*sys.modules)").split()

@@ -92,7 +92,7 @@ def recurrent_parameters(config: BackboneConfig) -> int:
 def applied_parameters(config: BackboneConfig, passes: int | None = None) -> int:
     """Non-embedding parameters of HyperP: blocks and boundaries counted once per application, outer gains once.
 
-    >>> from looplit.recipes.truncation import truncated_backbone
+    >>> from looplit.recipes.truncation_study import truncated_backbone
     >>> applied_parameters(truncated_backbone(width=640, passes=4))
     101608320
     """

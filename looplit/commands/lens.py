@@ -137,11 +137,11 @@ def _batches(path: str, model: LoopedLM, args: argparse.Namespace) -> list[tuple
 
 
 def _run(path: str, model: LoopedLM) -> dict[str, Any]:
-    depth = {} if model.recipe.depth is None else {"depth": model.recipe.depth}
+    recipe = model.recipe
     return {
         "checkpoint_path": str(path),
-        "family": model.recipe.name,
-        **depth,
+        "family": recipe.name,
+        **({"depth": recipe.depth} if recipe.depth else {}),
         "passes": model.backbone.passes,
         "training_flops": model.meter.flops,
     }
@@ -169,8 +169,8 @@ def _block_table(result: LensResult) -> str:
 def _ladder_table(rows: list[dict[str, Any]]) -> str:
     header = ("family", "depth", "passes", "executed", "effective", "training FLOPs", "loss")
     lines = [
-        (row["family"], str(row["depth"]), str(row["passes"]), str(row["executed_depth"]), str(row["effective_depth"]),
-         f"{row['training_flops']:.4g}", f"{row['blocks'][-1]['loss']:.4f}")
+        (row["family"], str(row.get("depth", "–")), str(row["passes"]), str(row["executed_depth"]),
+         str(row["effective_depth"]), f"{row['training_flops']:.4g}", f"{row['blocks'][-1]['loss']:.4f}")
         for row in rows
     ]  # fmt: skip
     return _table([header, *lines])

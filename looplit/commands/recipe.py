@@ -17,15 +17,18 @@ from looplit.planning.card import plan_card, run_card
 from looplit.planning.config_files import read_configs
 from looplit.planning.contents import write_configs
 from looplit.planning.plan import plan_config
-from looplit.planning.published import file_stem, published_runs
+from looplit.planning.published import published_runs
 from looplit.planning.resources import DEVICES, TYPICAL_MFU
 from looplit.planning.run_config import config_text
 from looplit.recipes.budgets import run_for_compute, run_for_parameters, run_for_tokens
 from looplit.recipes.families import FAMILIES
-from looplit.recipes.growth_runs import Budget, data_constrained, recipe
+from looplit.recipes.growth_study import data_constrained, growth_study, recipe
+from looplit.recipes.length import Budget
+from looplit.recipes.lookup import study_of
 from looplit.recipes.run import BATCH_TOKENS, Run
+from looplit.recipes.study import Study
 from looplit.recipes.training import is_number
-from looplit.recipes.truncation import NAME
+from looplit.recipes.truncation_study import TRUNCATED_LOOP, truncation_study
 from looplit.recipes.tuning import SCALED, Tuning
 from looplit.recipes.variants import family_named, shape
 
@@ -87,16 +90,28 @@ def plan_main(argv: list[str]) -> int:
 
 
 def parse_recipe(argv: list[str]) -> argparse.Namespace:
-    """Recipe options; the truncation study has its own."""
-    parser = truncated_parser() if NAME in argv[:1] else recipe_parser()
+    """The options of the study that the first word belongs to; the growth study's if that is none."""
+    name = argv[0] if argv and not argv[0].startswith("-") else ""
+    study = study_of(name)
+    if study in OPTIONS:
+        return OPTIONS[study][0](name).parse_args(argv)
+    parser = CommandParser(prog=f"python -m looplit recipe {name}", description=study.__doc__)
+    parser.add_argument("family", choices=[name])
+    study.add_options(parser)
+    add_layout_options(parser)
+    add_output_options(parser)
     return parser.parse_args(argv)
 
 
 def run_of_args(args: argparse.Namespace) -> Run:
     """The run that parsed recipe options describe."""
     require(args.family is not None, "family", None, "say a family, e.g. untied_grow")
-    if args.family == NAME:
-        return truncated_run_of_args(args)
+    study = study_of(args.family)
+    return OPTIONS[study][1](args) if study in OPTIONS else study.run_of_options(args)
+
+
+def growth_run_of_args(args: argparse.Namespace) -> Run:
+    """The run of the growth study that parsed options describe."""
     family = family_named(args.family)
     backbone: dict[str, Any] = {
         name: value
@@ -136,18 +151,18 @@ def config_of(argv: list[str]) -> str:
         layout_of(args),
         claim=published.claim if published else "Not a run that the study prints.",
         command=f"python -m looplit recipe {shlex.join(options)} --yaml",
-        name=published.name if published else f"{file_stem(run)}.yaml",
+        name=published.name if published else f"{run.study.file_stem(run)}.yaml",
     )
 
 
-def recipe_parser() -> argparse.ArgumentParser:
-    """The options of `recipe`."""
+def recipe_parser(name: str = "") -> argparse.ArgumentParser:
+    """The options of `recipe` for the growth study, whatever the family's name."""
     parser = CommandParser(
         prog="python -m looplit recipe",
         description="The run that the growth study prescribes for a family and a depth, or for a budget. "
-        f"The truncation study's have options of their own: recipe {NAME} --help",
+        f"The truncation study's have options of their own: recipe {TRUNCATED_LOOP.name} --help",
     )
-    families = f"{', '.join(FAMILIES)}, loop_K, untied_K, (un)tied_vanilla_K; or {NAME}"
+    families = f"{', '.join((*FAMILIES, *growth_study.variants))}; or {TRUNCATED_LOOP.name}"
     parser.add_argument("family", nargs="?", help=families)
     parser.add_argument("depth", nargs="?", type=int, help="nominal depth, at least 3; or give a budget that finds it")
     length = parser.add_argument_group("length")
@@ -184,6 +199,13 @@ def recipe_parser() -> argparse.ArgumentParser:
     add_layout_options(parser)
     add_output_options(parser)
     return parser
+
+
+# Parser by family, and run of parsed options; a study of one's own brings its options itself.
+OPTIONS: dict[Study, tuple[Callable[[str], argparse.ArgumentParser], Callable[[argparse.Namespace], Run]]] = {
+    growth_study: (recipe_parser, growth_run_of_args),
+    truncation_study: (truncated_parser, truncated_run_of_args),
+}
 
 
 def _data_constrained(args: argparse.Namespace, options: dict[str, Any]) -> Run:

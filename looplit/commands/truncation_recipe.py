@@ -9,16 +9,16 @@ from looplit.commands.arguments import CommandParser, count
 from looplit.commands.recipe_options import add_layout_options, add_output_options, assignments
 from looplit.errors import require
 from looplit.recipes.run import Run
-from looplit.recipes.truncation import BATCH_TOKENS, NAME, RATES, TOKENS, WIDTHS, truncated_run
+from looplit.recipes.truncation_study import BATCH_TOKENS, RATES, TOKENS, TRUNCATED_LOOP, WIDTHS, truncated_run
 
 
-def truncated_parser() -> argparse.ArgumentParser:
-    """The options of `recipe truncated_loop`."""
+def truncated_parser(name: str = TRUNCATED_LOOP.name) -> argparse.ArgumentParser:
+    """The options of `recipe truncated_loop`, or of a class of one's own in its study."""
     parser = CommandParser(
-        prog=f"python -m looplit recipe {NAME}",
+        prog=f"python -m looplit recipe {name}",
         description="A run of the truncation study: T passes of one core, the gradient through the last B.",
     )
-    parser.add_argument("family", choices=[NAME])
+    parser.add_argument("family", choices=[name])
     parser.add_argument("--passes", type=int, required=True, help="T")
     parser.add_argument("--trained-passes", type=int, help="B (default T, full backpropagation)")
     widths = ", ".join(map(str, WIDTHS))
@@ -51,6 +51,7 @@ def truncated_run_of_args(args: argparse.Namespace) -> Run:
         width=args.width,
         tokens=args.tokens,
         batch_tokens=args.batch_tokens,
-        overrides=overrides,
+        family=args.family,
         **shape,
+        **overrides,
     )

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from typing import Any, Self, cast, get_args
+from dataclasses import replace
+from typing import Any, ClassVar, Self, cast, get_args
 
 import lightning as L
 import torch
@@ -36,9 +37,12 @@ from looplit.modules.resume import (
 )
 from looplit.optim import MuonAdamW, learning_rate_factor, parameters_by_role
 from looplit.parts import import_path
-from looplit.recipes.training import GroupSettings, ModelRecipe, Schedule
+from looplit.recipes.study import ModelRecipe, Study, StudyFamily, class_path
+from looplit.recipes.training import GroupSettings, Schedule
 
-CLASS_KEY, METER_KEY, STEP_KEY = "looplit_class", "looplit_meter", "looplit_step_tokens"  # in checkpoints
+# In checkpoints.
+CLASS_KEY, CLASS_PATH_KEY = "looplit_class", "looplit_class_path"
+METER_KEY, STEP_KEY = "looplit_meter", "looplit_step_tokens"
 CONFIG_KEY, COURSE_KEY = "looplit_config", "looplit_course"
 
 
@@ -52,9 +56,12 @@ class LoopedLM(L.LightningModule):
     Built under `torch.device("meta")`, a model takes no memory and gets its weights when a Trainer sets it up, under
     `looplit_fsdp` shard by shard.
 
-    A subclass saves its hyperparameters, `steps`, `compile` and `seed` among them, and calls `build` with its recipe.
+    A subclass names its study and its family, saves its hyperparameters, `steps`, `compile` and `seed` among them, and
+    calls `build`.
     """
 
+    study: ClassVar[Study]
+    family: ClassVar[StudyFamily]
     recipe: ModelRecipe
     backbone: Backbone
 
@@ -68,18 +75,20 @@ class LoopedLM(L.LightningModule):
         self._moved: dict[str, Tensor] = {}
         self._metrics: dict[str, TokenLoss] = {}
 
-    def build(self, recipe: ModelRecipe) -> None:
-        """Builds the backbone of a recipe.
+    def build(self) -> None:
+        """Resolves the recipe that the saved hyperparameters stand for, and builds its backbone.
 
         Raises:
-            InputError: `steps` is below 1.
+            InputError: There is no family, or an argument breaks a rule.
         """
+        cls = type(self)
+        require(hasattr(cls, "family"), "class_path", class_path(cls), "has no family; say one in a subclass")
         steps, seed = self.hparams["steps"], self.hparams["seed"]
         if steps is not None:
             require_whole("steps", steps, 1)
-        self.recipe = recipe
+        self.recipe = self.study.resolve(replace(self.family, class_path=class_path(cls)), self.hparams)
         self._seed = torch.initial_seed() if seed is None else seed
-        self.backbone = Backbone(recipe.backbone, self._seed)
+        self.backbone = Backbone(self.recipe.backbone, self._seed)
 
     def _set_hparams(self, hp: Any) -> None:
         """What `save_hyperparameters` keeps: of classes the import path, so that checkpoints stay plain values."""
@@ -370,7 +379,7 @@ class LoopedLM(L.LightningModule):
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         self.meter.pause()
         save_passes(self.backbone, checkpoint)
-        checkpoint[CLASS_KEY] = type(self).__name__
+        checkpoint[CLASS_KEY], checkpoint[CLASS_PATH_KEY] = type(self).__name__, class_path(type(self))
         checkpoint[METER_KEY] = self.meter.state_dict()
         checkpoint[STEP_KEY] = self._step_tokens.per_step
         checkpoint[CONFIG_KEY] = self.config.to_dict()

@@ -10,9 +10,8 @@ import torch
 
 from looplit.checkpoints.reading import read_file
 from looplit.errors import require
-from looplit.modules.base import CLASS_KEY, LoopedLM
-from looplit.recipes.resolve import CLASSES
-from looplit.recipes.truncation import CLASS
+from looplit.modules.base import CLASS_KEY, CLASS_PATH_KEY, LoopedLM
+from looplit.recipes.study import imported
 
 
 def read_checkpoint(path: str | Path, argument: str = "path") -> dict[str, Any]:
@@ -44,13 +43,24 @@ def load(path: str | Path, map_location: str | torch.device = "cpu", argument: s
         argument: What the caller's user calls the path.
 
     Raises:
-        InputError: No such file, not a checkpoint, or not one of LoopLit's.
+        InputError: No such file, not a checkpoint, or its class is not a `LoopedLM` or not importable.
     """
+    checkpoint = read_checkpoint(path, argument)
+    cls = _class_of(checkpoint, f"{argument} = {str(path)!r}: class_path")
+    whole = cls is not None and "hyper_parameters" in checkpoint
+    require(whole, argument, str(path), "not a checkpoint of one of LoopLit's families")
+    assert cls is not None
+    return cls.load_from_checkpoint(path, map_location=map_location, weights_only=True).eval()
+
+
+def _class_of(checkpoint: dict[str, Any], argument: str) -> type[LoopedLM] | None:
+    """The class that a checkpoint names, which is LoopLit's or one that Python can import; None if it names none."""
     from looplit import modules  # whose names this one is part of
 
-    checkpoint = read_checkpoint(path, argument)
-    name = checkpoint.get(CLASS_KEY)
-    ours = name in (*CLASSES, CLASS) and "hyper_parameters" in checkpoint
-    require(ours, argument, str(path), "not a checkpoint of one of LoopLit's families")
-    family: type[LoopedLM] = getattr(modules, str(name))
-    return family.load_from_checkpoint(path, map_location=map_location, weights_only=True).eval()
+    name = checkpoint.get(CLASS_PATH_KEY, checkpoint.get(CLASS_KEY))  # older ones have no path
+    if not isinstance(name, str) or ("." not in name and name not in modules.__all__):
+        return None
+    cls = imported(name, argument) if "." in name else getattr(modules, name)
+    known = isinstance(cls, type) and issubclass(cls, LoopedLM) and hasattr(cls, "family")
+    require(known, argument, name, "is not a LoopedLM with a family, so it is not called")
+    return cls

@@ -8,11 +8,13 @@ from looplit.model.config import Boundary, InitialState
 from looplit.modules.base import LoopedLM
 from looplit.optim import Algorithm
 from looplit.recipes.families import FAMILIES, Family
-from looplit.recipes.resolve import growth_recipe
+from looplit.recipes.growth_study import GrowthRecipe, growth_study
 
 
 class GrowthStudyLM(LoopedLM):
     """A language model of one family: `depth` alone gives the shape and the tuned recipe; anything can be overridden.
+
+    A family of your own is a subclass: `class MyFamily(GrowthStudyLM): family = Family("my_family", …)`.
 
     Args:
         depth: Nominal depth ℓ: width 128·ℓ, ℓ heads, blocks split in thirds over prelude, core and coda.
@@ -53,7 +55,9 @@ class GrowthStudyLM(LoopedLM):
         InputError: A value that breaks a rule of the backbone or of the recipe.
     """
 
+    study = growth_study
     family: ClassVar[Family]
+    recipe: GrowthRecipe
 
     def __init__(
         self,
@@ -89,9 +93,8 @@ class GrowthStudyLM(LoopedLM):
     ) -> None:
         super().__init__()
         self.save_hyperparameters()
-        recipe = growth_recipe(self.family, self.hparams)
-        self.hyperparameters = recipe.hyperparameters
-        self.build(recipe)
+        self.build()
+        self.hyperparameters = self.recipe.hyperparameters
 
 
 class Vanilla(GrowthStudyLM):

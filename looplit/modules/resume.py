@@ -11,7 +11,8 @@ from torch import Tensor
 from looplit.errors import InputError, require
 from looplit.model.config import BackboneConfig, Role
 from looplit.optim.schedule import learning_rate_factor
-from looplit.recipes.training import GroupSettings, ModelRecipe, Schedule, check_batch
+from looplit.recipes.study import ModelRecipe
+from looplit.recipes.training import GroupSettings, Schedule
 
 
 def check_same_model(saved: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> None:
@@ -135,5 +136,5 @@ class StepTokens:
                 f"accumulate_grad_batches = {micro_batches}: an optimizer step takes {taken} tokens; "
                 f"the checkpoint's run took {self.per_step}"
             )
-        check_batch(recipe, taken)
+        recipe.check_batch(taken)
         self.per_step = taken

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from looplit.model.config import Boundary, MLPKind
 from looplit.modules.base import LoopedLM
-from looplit.recipes.truncation import BATCH_TOKENS, WIDTHS, truncation_recipe
+from looplit.recipes.truncation_study import BATCH_TOKENS, TRUNCATED_LOOP, WIDTHS, truncation_study
 
 
 class TruncatedLoop(LoopedLM):
@@ -42,6 +42,8 @@ class TruncatedLoop(LoopedLM):
         InputError: A value that breaks a rule of the backbone or of the recipe.
     """
 
+    study, family = truncation_study, TRUNCATED_LOOP
+
     def __init__(
         self,
         passes: int,
@@ -67,4 +69,4 @@ class TruncatedLoop(LoopedLM):
     ) -> None:
         super().__init__()
         self.save_hyperparameters()
-        self.build(truncation_recipe(self.hparams))
+        self.build()

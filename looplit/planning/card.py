@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from looplit.accounting.flops import loop_cost, once_parameters, recurrent_parameters
-from looplit.model.config import BackboneConfig
 from looplit.planning.plan import Plan
 from looplit.planning.resources import MEMORY
 from looplit.recipes.run import Run
 from looplit.recipes.training import Schedule
+from looplit.recipes.truncation_study import loop_line
 from looplit.wording import counted
 
 _NO_ROOM = "does not fit the memory of {}: take a smaller batch_size, more devices or activation_checkpointing"
@@ -48,18 +47,7 @@ def run_card(run: Run) -> str:
         ("FLOPs per token", _arrow(plan["flops_per_token"])),
         ("training FLOPs", f"{run.training_flops:.7e}"),
     ]  # fmt: skip
-    if run.depth is None:
-        rows.append(("with full attention", f"{run.training_flops_full_attention:.7e}"))
-    return _table(rows)
-
-
-def loop_line(config: BackboneConfig) -> str:
-    """N_once, N_rec and the cost of the passes, as the truncation study counts them."""
-    trained = config.trained_passes or config.passes
-    return (
-        f"N_once {once_parameters(config):,}, N_rec {recurrent_parameters(config):,}; T + 2B = "
-        f"{config.passes} + 2·{trained} = {loop_cost(config.passes, trained)} units of cost"
-    )
+    return _table([*rows, *run.study.rows(run)])
 
 
 def plan_card(plan: Plan, device: str | float, mfu: float) -> str:

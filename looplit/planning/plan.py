@@ -19,9 +19,9 @@ from looplit.planning.resources import (
     training_seconds,
 )
 from looplit.planning.strategy import is_sharded, read_strategy
-from looplit.recipes.resolve import recipe_of, run_of
-from looplit.recipes.run import BATCH_TOKENS, Run
-from looplit.recipes.training import ModelRecipe, check_batch
+from looplit.recipes.lookup import recipe_of
+from looplit.recipes.run import Run, run_of
+from looplit.recipes.study import ModelRecipe
 
 PRECISIONS: dict[Any, Precision] = {
     None: "32-true", 32: "32-true", "32": "32-true", "bf16": "bf16-mixed",
@@ -72,9 +72,7 @@ class Plan:
     @property
     def notes(self) -> list[str]:
         """What a reader should know before starting, one line each."""
-        notes = []
-        if self.run.depth is not None and self.run.batch_tokens != BATCH_TOKENS:
-            notes.append(f"the batch has {self.run.batch_tokens:,} tokens; the recipes were tuned at {BATCH_TOKENS:,}")
+        notes = self.run.study.notes(self.run)
         if any(self.run.backbone.cuts_prelude(k) for phase in self.run.phases for k in phase.choices):
             notes.append("no boundary reads the prelude: where passes go untrained, prelude and embedding do too")
         if self.run.recurrence.random:
@@ -114,7 +112,7 @@ def plan_config(config: Mapping[str, Any], devices: int | None = None) -> Plan:
     )
     recipe = recipe_of(class_path, {**given, "context": context})
     batch_tokens = machine.devices * machine.micro_batch * accumulation * context
-    check_batch(recipe, batch_tokens)
+    recipe.check_batch(batch_tokens)
     steps = min(planned, trainer.get("max_steps") or planned)
     run = run_of(
         recipe,

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from looplit.recipes.run import Run
-from looplit.recipes.truncation import NAME, SETTINGS, WIDTHS
+from looplit.recipes.truncation_study import SETTINGS, TRUNCATED_LOOP, WIDTHS, setting_stem
 
 LADDERS = {
     "vanilla": range(6, 21, 2),
@@ -72,13 +71,6 @@ def published_runs() -> list[Published]:
     return [*_ladders(), *_data_constrained(), *_table_4(), *_random_recurrence(), *_truncation()]
 
 
-def file_stem(run: Run) -> str:
-    """Name of a run's config file, without the ending."""
-    if run.depth is not None:
-        return f"{run.family}_d{run.depth:02}"
-    return _setting_stem(run.backbone.width, run.backbone.passes, run.backbone.trained_passes or run.backbone.passes)
-
-
 def _ladders() -> list[Published]:
     group = "Compute-optimal ladders"
     runs = [
@@ -124,17 +116,13 @@ def _truncation() -> list[Published]:
     return [
         _run(
             "Truncation study",
-            _setting_stem(width, passes, trained),
-            f"{NAME} --passes {passes} --trained-passes {trained} --width {width}",
+            setting_stem(width, passes, trained),
+            f"{TRUNCATED_LOOP.name} --passes {passes} --trained-passes {trained} --width {width}",
             _truncation_claim(passes, trained),
         )
         for width in WIDTHS
         for passes, trained in SETTINGS
     ]
-
-
-def _setting_stem(width: int, passes: int, trained: int) -> str:
-    return f"{NAME}_w{width:04}_t{passes:02}_b{trained:02}"
 
 
 def _truncation_claim(passes: int, trained: int) -> str:

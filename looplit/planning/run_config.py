@@ -9,12 +9,10 @@ from typing import Any
 import yaml
 
 from looplit.errors import InputError, require
-from looplit.planning.card import loop_line
 from looplit.planning.resources import Machine, Precision, memory_per_device
 from looplit.planning.strategy import SHARDED_CLASS, SHARDED_STRATEGY
-from looplit.recipes.resolve import init_args, module_class
+from looplit.recipes.lookup import module_arguments
 from looplit.recipes.run import Run, batch_windows
-from looplit.recipes.truncation import PAGE_VOCABULARY
 from looplit.wording import counted
 
 DEVICE_BYTES = 80 * 10**9  # an H100
@@ -139,7 +137,7 @@ def config_dict(run: Run, layout: Layout) -> dict[str, Any]:
         trainer["callbacks"] = callbacks
     return {
         "seed_everything": layout.seed,
-        "model": {"class_path": module_class(run), "init_args": {**init_args(run), "compile": True}},
+        "model": {"class_path": run.class_path, "init_args": {**module_arguments(run), "compile": True}},
         "data": {"class_path": corpus, "init_args": data},
         "trainer": trainer,
     }
@@ -230,18 +228,7 @@ def _header(run: Run) -> list[str]:
             f"K is then drawn from {list(run.recurrence.random.choices)} at every step, evaluated at "
             f"{run.recurrence.random.evaluate_at}."
         )
-    rate = plan["learning_rate"]
-    if run.depth is not None:
-        return [*lines, f"Matrix learning rate {rate:.8g}; {run.training_flops:.7g} training FLOPs."]
-    page = replace(run, backbone=replace(backbone, vocabulary=PAGE_VOCABULARY))
-    return [
-        *lines,
-        loop_line(backbone) + ".",
-        f"Matrix learning rate {rate:.8g}; training FLOPs {run.training_flops:.5g} with causal attention, "
-        f"{run.training_flops_full_attention:.5g}",
-        f"with full attention (the study's count; {page.training_flops_full_attention:.5g} at its "
-        f"{PAGE_VOCABULARY:,}-token vocabulary).",
-    ]
+    return [*lines, *run.study.header(run)]
 
 
 def _depth_sum(run: Run, choices: tuple[int, ...]) -> str:

@@ -8,7 +8,8 @@ from typing import Any
 
 from looplit.accounting.flops import stored_parameters
 from looplit.errors import InputError, require
-from looplit.recipes.growth_runs import Budget, recipe
+from looplit.recipes.growth_study import recipe
+from looplit.recipes.length import Budget
 from looplit.recipes.run import Run
 
 DEPTHS = range(3, 129)

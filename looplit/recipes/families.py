@@ -2,92 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, get_args
 
-from looplit.errors import InputError, require
+from looplit.errors import require, require_whole
 from looplit.model.boundary import boundary_class
-from looplit.model.config import HEAD_DIM, BackboneConfig, Role, split_depth
-from looplit.recipes.training import GroupSettings, Optimizer, Schedule, check_betas, is_number
+from looplit.model.config import HEAD_DIM, BackboneConfig, split_depth
+from looplit.recipes.hyperparameters import Hyperparameters
+from looplit.recipes.study import StudyFamily
+from looplit.recipes.training import is_number
+
+Mode = Literal["published", "simple"]
 
 
 @dataclass(frozen=True)
-class Hyperparameters:
-    """Settings of one training recipe, tuned at d8 (growth study, Table 5). Symbols of the paper in brackets.
-
-    Args:
-        learning_rate: [GLR] Muon's learning rate at d8.
-        embedding_lr_multiplier: [ELRM] embedding learning rate as a multiple of the matrix learning rate.
-        head_lr_multiplier: [HLRM] the same for the head.
-        residual_multiplier: [RM]
-        output_multiplier: [OM]
-        injection_scale: [α] None where no boundary injects.
-        weight_decay: [WD] for every group, decoupled, times that group's current learning rate.
-        embedding_std: [WTE]
-        uniform_init_scale: [UIS]
-        warmup_steps: [WU]
-        warmdown_ratio: [WDR] share of the run over which the learning rate falls to zero.
-        betas: [β1, β2] of AdamW on embedding and head.
-        eps: [ε] of the same.
-    """
-
-    learning_rate: float
-    embedding_lr_multiplier: float
-    head_lr_multiplier: float
-    residual_multiplier: float
-    output_multiplier: float
-    injection_scale: float | None
-    weight_decay: float
-    embedding_std: float
-    uniform_init_scale: float
-    warmup_steps: int
-    warmdown_ratio: float
-    betas: tuple[float, float]
-    eps: float
-
-    def __post_init__(self) -> None:
-        for name in (
-            "learning_rate",
-            "embedding_lr_multiplier",
-            "head_lr_multiplier",
-            "weight_decay",
-            "eps",
-            "warmup_steps",
-        ):
-            value = getattr(self, name)
-            require(is_number(value) and value >= 0, name, value, "must be a finite number, at least 0")
-        share = self.warmdown_ratio
-        require(is_number(share) and 0 <= share <= 1, "warmdown_ratio", share, "must be a share, from 0 to 1")
-        check_betas(self.betas)
-
-    @property
-    def schedule(self) -> Schedule:
-        """Warmup, then flat, then linear to zero."""
-        return Schedule(self.warmup_steps, self.warmdown_ratio)
-
-    def groups(self, optimizer: Optimizer) -> dict[Role, GroupSettings]:
-        """Settings by role; embedding and head train with AdamW, the matrices with `optimizer`.
-
-        What a boundary learns, which none of the study's does, trains so: a matrix as those of the blocks, a vector
-        with AdamW at the head's rate and without decay (our choice).
-        """
-        rate, rest = self.learning_rate, (self.weight_decay, (self.betas[0], self.betas[1]), self.eps)
-        return {
-            "embedding": GroupSettings("adamw", rate * self.embedding_lr_multiplier, *rest),
-            "matrix": GroupSettings(optimizer, rate, *rest),
-            "head": GroupSettings("adamw", rate * self.head_lr_multiplier, *rest),
-            "boundary": GroupSettings(optimizer, rate, *rest),
-            "gain": GroupSettings("adamw", rate * self.head_lr_multiplier, 0.0, *rest[1:]),
-        }
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values by name."""
-        return asdict(self)
-
-
-@dataclass(frozen=True)
-class Family:
+class Family(StudyFamily):
     """One architecture family: what it stores, how often its core runs, and how it was tuned.
+
+    One of your own goes into a module class: `class MyFamily(GrowthStudyLM): family = Family("my_family", …)`.
 
     Args:
         name: Name in commands, JSON and file names, e.g. "untied_grow".
@@ -98,9 +31,15 @@ class Family:
         hyperparameters: Base-tuned at d8.
         tokens_per_parameter: TPP at the compute optimum, per stored parameter of the initial model.
         learning_rate_exponent: b of GLR(d) = GLR_d8·(N_d8/N_d)^b.
+        growth_fraction: ρ, the share of training tokens after growth, for new ladders.
+        published_fractions: ρ by depth, as a ladder was run.
+        simple_tokens_per_parameter: TPP that goes with `growth_fraction`; default the family's.
+        class_path: See `StudyFamily`.
+
+    Raises:
+        InputError: A value that breaks a rule, or growth without a fraction.
     """
 
-    name: str
     tied: bool
     passes: int
     grow_to: int | None
@@ -108,6 +47,47 @@ class Family:
     hyperparameters: Hyperparameters
     tokens_per_parameter: float
     learning_rate_exponent: float
+    growth_fraction: float | None = None
+    published_fractions: Mapping[int, float] = field(default_factory=dict, hash=False)
+    simple_tokens_per_parameter: float | None = None
+
+    def __post_init__(self) -> None:
+        require_whole("passes", self.passes, 1)
+        require(
+            self.grow_to is None or self.grow_to > self.passes, "grow_to", self.grow_to,
+            f"growth must lead above the {self.passes} passes of the start",
+        )  # fmt: skip
+        shares = [self.growth_fraction, *self.published_fractions.values()]
+        for share in shares if self.grow_to is not None else []:
+            inside = is_number(share) and 0 < share < 1  # type: ignore[operator]
+            require(inside, "growth_fraction", share, "a family that grows has a share of the run after growth")
+        tokens = self.tokens_per_parameter
+        require(is_number(tokens) and tokens > 0, "tokens_per_parameter", tokens, "must be a finite number above 0")
+        exponent = self.learning_rate_exponent
+        require(is_number(exponent), "learning_rate_exponent", exponent, "must be a finite number")
+
+    def fraction(self, depth: int, mode: Mode = "published") -> float | None:
+        """ρ, the share of training tokens after growth; None for a family that does not grow.
+
+        Args:
+            depth: Nominal depth.
+            mode: "published" is the ladder's own value, at other depths that of the nearest published depth (of two
+                equally near the deeper, which is nearer in log depth); "simple" is the study's recommendation for new
+                ladders (A.4.3), one value per family.
+
+        >>> FAMILIES["untied_grow"].fraction(26), FAMILIES["untied_grow"].fraction(26, "simple")
+        (0.23, 0.3)
+        """
+        require(mode in get_args(Mode), "mode", mode, "must be published or simple")
+        known = self.published_fractions
+        if mode == "simple" or not known or self.grow_to is None:
+            return None if self.grow_to is None else self.growth_fraction
+        return known[min(known, key=lambda other: (abs(other - depth), -other))]
+
+    def growth_plan(self, depth: int, mode: Mode = "published") -> tuple[int, float] | None:
+        """(K after growth, ρ); None for a family that does not grow."""
+        fraction = self.fraction(depth, mode)
+        return None if fraction is None or self.grow_to is None else (self.grow_to, fraction)
 
     @property
     def stored_cores(self) -> int:
@@ -163,29 +143,27 @@ _LOOP_2 = Hyperparameters(
 _UNTIED_2 = Hyperparameters(
     0.04, 0.16, 0.16, 0.25, 1.0, 1.0, 0.0707107, 0.01, 0.3535534, 40, 1.0, (0.8, 0.99), 1e-8)
 
+# ρ as each ladder was run; what follows is the study's recommendation, with the TPP of the family it grows from.
+_LOOP_FRACTIONS = {6: 0.25, 8: 0.18, 10: 0.14, 12: 0.15, 14: 0.14, 16: 0.12, 18: 0.13}
+_UNTIED_FRACTIONS = {6: 0.40, 8: 0.29, 10: 0.25, 12: 0.27, 14: 0.24, 16: 0.23, 18: 0.25, 26: 0.23}
+
 FAMILIES: dict[str, Family] = {
     family.name: family
     for family in (
-        #      name                 tied   K  grow  boundary       tuned at d8        TPP  b
-        Family("vanilla",           True,  1, None, "identity",    _VANILLA,          5.0, 0.8),
-        Family("deep_vanilla",      False, 2, None, "identity",    _DEEP_VANILLA,     6.0, 0.7),
-        Family("deep_vanilla_grow", False, 2, 4,    "identity",    _DEEP_VANILLA_GROW, 6.0, 0.8),
-        Family("operator_1",        True,  1, None, "norm_inject", _OPERATOR_1,       6.0, 0.6),
-        Family("loop_2",            True,  2, None, "norm_inject", _LOOP_2,           6.0, 0.6),
-        Family("untied_2",          False, 2, None, "norm_inject", _UNTIED_2,         6.0, 0.6),
-        Family("loop_grow",         True,  2, 4,    "norm_inject", _LOOP_2,           7.0, 0.5),
-        Family("untied_grow",       False, 2, 4,    "norm_inject", _UNTIED_2,         8.0, 0.6),
+        #      name                 tied   K  grow  boundary       tuned at d8         TPP  b    ρ    published ρ
+        Family("vanilla",           True,  1, None, "identity",    _VANILLA,           5.0, 0.8, class_path="Vanilla"),
+        Family("deep_vanilla",      False, 2, None, "identity",    _DEEP_VANILLA,      6.0, 0.7,
+               class_path="DeepVanilla"),
+        Family("deep_vanilla_grow", False, 2, 4,    "identity",    _DEEP_VANILLA_GROW, 6.0, 0.8, 0.5, {8: 0.5}, 6.0,
+               class_path="DeepVanillaGrow"),
+        Family("operator_1",        True,  1, None, "norm_inject", _OPERATOR_1,        6.0, 0.6,
+               class_path="Operator1"),
+        Family("loop_2",            True,  2, None, "norm_inject", _LOOP_2,            6.0, 0.6, class_path="Loop"),
+        Family("untied_2",          False, 2, None, "norm_inject", _UNTIED_2,          6.0, 0.6, class_path="Untied"),
+        Family("loop_grow",         True,  2, 4,    "norm_inject", _LOOP_2,            7.0, 0.5, 0.2, _LOOP_FRACTIONS,
+               6.0, class_path="LoopGrow"),
+        Family("untied_grow",       False, 2, 4,    "norm_inject", _UNTIED_2,          8.0, 0.6, 0.3, _UNTIED_FRACTIONS,
+               6.0, class_path="UntiedGrow"),
     )
 }
 # fmt: on
-
-
-def family(name: str) -> Family:
-    """The family called `name`.
-
-    Raises:
-        InputError: There is none; the line lists those there are.
-    """
-    if name not in FAMILIES:
-        raise InputError(f"family = {name!r}: must be one of {', '.join(FAMILIES)}")
-    return FAMILIES[name]

@@ -49,6 +49,7 @@ class HyperPSettings:
             value = getattr(self, name)
             require(is_number(value) and value >= 0, name, value, "must be a finite number, at least 0")
         check_betas(self.betas)
+        object.__setattr__(self, "betas", tuple(self.betas))  # a list in YAML
         share = self.final_factor
         require(is_number(share) and 0 <= share <= 1, "final_factor", share, "must be a share, from 0 to 1")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -18,6 +18,7 @@ from looplit.accounting.recurrence import Phase, Recurrence
 from looplit.errors import require
 from looplit.model.config import BackboneConfig, Role
 from looplit.optim.algorithms import algorithm_of
+from looplit.recipes.study import ModelRecipe, Study
 from looplit.recipes.training import GroupSettings, Optimizer, TrainingSettings
 
 BATCH_TOKENS = 524_288  # the growth study's global batch
@@ -28,6 +29,8 @@ class Run:
     """A training run, complete but for data and machine.
 
     Args:
+        study: That prescribes it.
+        class_path: Module class that trains it, as a config file names it.
         family: Name of the family or variant, e.g. "untied_grow", "loop_3".
         depth: Nominal depth, where the recipe has one.
         backbone: Shape and constants of the model.
@@ -39,6 +42,8 @@ class Run:
         pool_tokens: Unique training tokens; None for fresh data throughout.
     """
 
+    study: Study
+    class_path: str
     family: str
     depth: int | None
     backbone: BackboneConfig
@@ -68,10 +73,13 @@ class Run:
 
     @property
     def title(self) -> str:
-        """Family with nominal depth, or with the loop setting (T, B)."""
-        if self.depth is not None:
-            return f"{self.family} d{self.depth}"
-        return f"{self.family} ({self.backbone.passes}, {self.backbone.trained_passes or self.backbone.passes})"
+        """What cards and headers call it."""
+        return self.study.title(self)
+
+    @property
+    def split(self) -> list[int]:
+        """Blocks of prelude, core and coda."""
+        return [self.backbone.prelude, self.backbone.core, self.backbone.coda]
 
     @property
     def groups(self) -> dict[Role, GroupSettings]:
@@ -142,7 +150,7 @@ class Run:
             "depth": self.depth,
             "width": self.backbone.width,
             "heads": self.backbone.heads,
-            "split": [self.backbone.prelude, self.backbone.core, self.backbone.coda],
+            "split": self.split,
             "passes": [phase.passes for phase in self.phases],
             "trained_passes": self.backbone.trained_passes,
             "vocabulary": self.backbone.vocabulary,
@@ -165,7 +173,7 @@ class Run:
             "hyperparameters": {"optimizer": self.optimizer, **_without_none(self.hyperparameters.to_dict())},
             "flops_per_token": [_each([flops_per_token(self.backbone, k) for k in drawn]) for drawn in choices],
             "training_flops": self.training_flops,
-            "training_flops_full_attention": self.training_flops_full_attention if self.depth is None else None,
+            **self.study.facts(self),
             "expected_training_flops": self.expected_training_flops if self.recurrence.random else None,
             "pool_tokens": self.pool_tokens,
         }
@@ -174,6 +182,33 @@ class Run:
     def _fraction(self, index: int) -> float:
         growth = self.recurrence.growths[index]
         return (self.steps - growth.step) / self.steps if growth.fraction is None else growth.fraction
+
+
+def run_of(recipe: ModelRecipe, planned_steps: int, *, context: int | None = None, **rest: Any) -> Run:
+    """The run of a module.
+
+    Args:
+        recipe: Of the module.
+        planned_steps: Of its schedule.
+        context: Tokens of the windows trained on, where that is not the model's longest.
+        **rest: The other fields of `Run`.
+
+    Raises:
+        InputError: No class is known to train the recipe's family.
+    """
+    family = recipe.family
+    rule = f"no class is known for {family.name}; name it by the import path of its class, my_module.MyFamily"
+    require(family.class_path is not None, "class_path", family.class_path, rule)
+    return Run(
+        study=recipe.study,
+        class_path=str(family.class_path),
+        family=recipe.name,
+        depth=recipe.depth,
+        backbone=replace(recipe.backbone, context=context or recipe.backbone.context),
+        hyperparameters=recipe.settings(planned_steps),
+        optimizer=recipe.optimizer,
+        **rest,
+    )
 
 
 def epoch_steps(pool_tokens: int, batch_tokens: int = BATCH_TOKENS, context: int = 2048) -> int:

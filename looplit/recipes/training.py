@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from looplit.errors import require
-from looplit.model.config import BackboneConfig, Role
+from looplit.model.config import Role
 
 Optimizer = str  # an algorithm's short name or import path, see `looplit.optim.algorithms`
 
@@ -44,40 +43,6 @@ class TrainingSettings(Protocol):
         """Plain values by name."""
 
 
-class ModelRecipe(Protocol):
-    """What the arguments of a module stand for: its model, and how that trains.
-
-    Attributes:
-        name: Of the family or variant, as in JSON and reports.
-        depth: Nominal depth, where the recipe has one.
-        backbone: Shape and constants.
-        optimizer: Of the block matrices.
-        batch_tokens: Tokens per optimizer step that the settings were made for; None if they do not depend on it.
-        growth_plan: (K after growth, growth fraction ρ) where the recipe prescribes growth.
-    """
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def depth(self) -> int | None: ...
-
-    @property
-    def backbone(self) -> BackboneConfig: ...
-
-    @property
-    def optimizer(self) -> Optimizer: ...
-
-    @property
-    def batch_tokens(self) -> int | None: ...
-
-    @property
-    def growth_plan(self) -> tuple[int, float] | None: ...
-
-    def settings(self, steps: int) -> TrainingSettings:
-        """The settings of a run of `steps` optimizer steps."""
-
-
 def is_number(value: Any) -> bool:
     """Whether a setting is a finite number; true and false are none.
 
@@ -87,31 +52,7 @@ def is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def given_arguments(given: Mapping[str, Any], known: Sequence[str]) -> dict[str, Any]:
-    """The arguments of a module that are not None, which stands for the recipe's own value.
-
-    Raises:
-        InputError: An argument that is not one of `known`.
-    """
-    for name in given:
-        require(name in known, "model.init_args", name, f"must be one of {', '.join(known)}")
-    return {name: value for name, value in given.items() if value is not None}
-
-
 def check_betas(betas: Any) -> None:
     """Refuses what is not a pair of AdamW's coefficients."""
     pair = isinstance(betas, tuple | list) and len(betas) == 2 and all(map(is_number, betas))
     require(pair and all(0 <= beta < 1 for beta in betas), "betas", betas, "must be two numbers in [0, 1)")
-
-
-def check_batch(recipe: ModelRecipe, taken: int) -> None:
-    """Says whether an optimizer step takes the tokens that the recipe's learning rates were made for.
-
-    Raises:
-        InputError: It takes others.
-    """
-    made_for = recipe.batch_tokens
-    require(
-        made_for in (None, taken), "batch_tokens", made_for,
-        f"an optimizer step takes {taken} tokens; the model's learning rates depend on that number, say it",
-    )  # fmt: skip

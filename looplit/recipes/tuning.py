@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from looplit.accounting.flops import initial_parameters
 from looplit.errors import require
 from looplit.model.config import BackboneConfig
 from looplit.optim.algorithms import Algorithm, algorithm_name, algorithm_of
-from looplit.recipes.families import Family, Hyperparameters
+from looplit.recipes.families import FAMILIES, Family
+from looplit.recipes.hyperparameters import Hyperparameters
 from looplit.recipes.training import Optimizer, is_number
 from looplit.recipes.variants import family_named
 
@@ -74,10 +75,14 @@ class Tuning:
             require(name in known, "overrides", name, f"must be one of {', '.join(known)}")
 
     def apply(self, family: Family, config: BackboneConfig) -> Hyperparameters:
-        """The hyperparameters of a run of `family` with the shape and boundaries of `config`."""
-        source = family_named(self.hyperparameters_of) if self.hyperparameters_of else family
-        tuned = source.hyperparameters
-        exponents = {"learning_rate": family.learning_rate_exponent, **self.exponents}
+        """The hyperparameters of a run of `family` with the shape and boundaries of `config`.
+
+        A family with the boundary operator that is run at K = 1 instead of its own K takes Operator-1's.
+        """
+        one_pass = family.boundary == "norm_inject" and config.passes == 1 != family.passes
+        own = FAMILIES["operator_1"] if one_pass else family
+        tuned = (family_named(self.hyperparameters_of) if self.hyperparameters_of else own).hyperparameters
+        exponents = {"learning_rate": own.learning_rate_exponent, **self.exponents}
         ratio = size_ratio(family, config)
         tuned = with_share(tuned, self._share(tuned.learning_rate * ratio ** exponents["learning_rate"]))
         changes: dict[str, Any] = {name: getattr(tuned, name) * ratio**power for name, power in exponents.items()}
@@ -116,16 +121,3 @@ def with_share(tuned: Hyperparameters, share: float) -> Hyperparameters:
         embedding_lr_multiplier=tuned.embedding_lr_multiplier / share,
         head_lr_multiplier=tuned.head_lr_multiplier / share,
     )
-
-
-def tuned_backbone(
-    family: Family, depth: int, tuning: Tuning, shape: Mapping[str, Any]
-) -> tuple[BackboneConfig, Hyperparameters]:
-    """The backbone of a family with the fields `shape`, its constants those of the tuning; and the hyperparameters."""
-    backbone = family.backbone(depth, **shape)
-    elsewhere = backbone.pass_operator.tuned_for
-    rule = f"the growth study's recipe has no settings for its matrix; take {elsewhere}"
-    require(elsewhere is None, "boundary", backbone.boundary, rule)
-    tuned = tuning.apply(family, backbone)
-    shared = {field.name for field in fields(Hyperparameters)} & {field.name for field in fields(BackboneConfig)}
-    return replace(backbone, **{name: getattr(tuned, name) for name in shared}), tuned

@@ -7,30 +7,53 @@ from dataclasses import replace
 from typing import Any
 
 from looplit.errors import InputError, require
-from looplit.model.config import HEAD_DIM, split_depth
+from looplit.model.config import HEAD_DIM, BackboneConfig, split_depth
 from looplit.recipes.families import FAMILIES, Family
+from looplit.recipes.study import imported_family
 
 WIDTH_ONLY_DEPTH = 11  # executed blocks of the width-only ladders
+
+
+# Stem of a variant's name: the family whose cores and class it has, and the one whose boundary and recipe.
+_STEMS = {
+    "loop": ("loop_2", "loop_2"),
+    "untied": ("untied_2", "untied_2"),
+    "tied_vanilla": ("loop_2", "vanilla"),
+    "untied_vanilla": ("untied_2", "vanilla"),
+}
+VARIANTS = "loop_K, untied_K, tied_vanilla_K, untied_vanilla_K with K of 2 or more"
 
 
 def family_named(name: str) -> Family:
     """The family or variant called `name`.
 
-    Beside the eight families: `loop_K` and `untied_K` at any K of 2 or more (hyperparameters of the K = 2 row), and
-    the plain controls `tied_vanilla_K` and `untied_vanilla_K` (identity boundary, Vanilla's recipe).
+    Beside the eight families: `loop_K` and `untied_K` at any K of 2 or more (hyperparameters of the K = 2 row), the
+    plain controls `tied_vanilla_K` and `untied_vanilla_K` (identity boundary, Vanilla's recipe), and that of a module
+    class of your own by its import path.
 
     >>> family_named("loop_3").passes, family_named("untied_vanilla_4").boundary
     (3, 'identity')
     """
     if name in FAMILIES:
         return FAMILIES[name]
-    match = re.fullmatch(r"(loop|untied|tied_vanilla|untied_vanilla)_([1-9]\d*)", name)
-    if match is None or (passes := int(match[2])) < 2:
-        variants = "loop_K, untied_K, tied_vanilla_K, untied_vanilla_K with K of 2 or more"
-        raise InputError(f"family = {name!r}: must be one of {', '.join(FAMILIES)}, or {variants}")
-    looped = FAMILIES["untied_2" if match[1].startswith("untied") else "loop_2"]
-    base = FAMILIES["vanilla"] if match[1].endswith("vanilla") else looped
-    return replace(base, name=name, tied=looped.tied, passes=passes)
+    if "." in name:
+        family = imported_family(name, "family")[1]
+        require(isinstance(family, Family), "family", name, "is not of the growth study")
+        return family
+    stem, _, passes = name.rpartition("_")
+    if stem not in _STEMS or not re.fullmatch(r"[1-9]\d*", passes) or passes == "1":
+        raise InputError(f"family = {name!r}: must be one of {', '.join(FAMILIES)}, or {VARIANTS}")
+    cores, tuned = (FAMILIES[base] for base in _STEMS[stem])
+    return replace(tuned, name=name, tied=cores.tied, passes=int(passes), class_path=cores.class_path)
+
+
+def as_variant(family: Family, backbone: BackboneConfig) -> Family:
+    """`family` under the name of the variant that it is with the K and the boundaries of `backbone`."""
+    plain = {backbone.boundary, backbone.coda_boundary} == {"identity"}
+    for stem, (cores, tuned) in _STEMS.items():
+        if family.name == cores and plain == (tuned == "vanilla"):
+            return replace(family, name=f"{stem}_{backbone.passes}")
+    return family
 
 
 def width_only(family: Family, depth: int) -> dict[str, Any]:

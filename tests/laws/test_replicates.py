@@ -16,7 +16,7 @@ from looplit.errors import InputError
 from looplit.laws.matched import Cell, average_cells, shared_budgets, strategies, tuned_weight_decay
 from looplit.laws.replicates import averaged
 from looplit.laws.results import SETTINGS, SIZE, Result
-from looplit.recipes.growth_runs import data_constrained, recipe
+from looplit.recipes.growth_study import data_constrained, recipe
 
 Row = Mapping[str, Any]
 

@@ -29,7 +29,7 @@ from looplit.model.block import rms_norm
 from looplit.model.config import BackboneConfig
 from looplit.model.growth import grow
 from looplit.planning.resources import activation_bytes
-from looplit.recipes.truncation import truncated_backbone
+from looplit.recipes.truncation_study import truncated_backbone
 
 TOKENS = torch.randint(0, 61, (2, 12), generator=torch.Generator().manual_seed(1))
 SMALL: dict[str, Any] = {"width": 32, "heads": 2, "prelude": 1, "core": 2, "coda": 1, "vocabulary": 61, "context": 12}

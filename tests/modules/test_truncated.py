@@ -19,7 +19,7 @@ from looplit.callbacks.report import planned_run
 from looplit.errors import InputError
 from looplit.recipes.hyperp import transfer
 from looplit.recipes.run import Run
-from looplit.recipes.truncation import SETTINGS
+from looplit.recipes.truncation_study import SETTINGS
 
 TOKENS = torch.randint(0, 64, (64, 17), generator=torch.Generator().manual_seed(0))
 TINY: dict[str, Any] = {

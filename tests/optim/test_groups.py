@@ -9,7 +9,7 @@ from looplit.errors import InputError
 from looplit.model.backbone import Backbone
 from looplit.optim import parameters_by_role
 from looplit.recipes.families import FAMILIES
-from looplit.recipes.truncation import truncated_backbone
+from looplit.recipes.truncation_study import truncated_backbone
 
 
 @pytest.mark.parametrize("name", FAMILIES)

@@ -17,9 +17,9 @@ from looplit.planning.contents import config_files
 from looplit.planning.plan import plan_config
 from looplit.planning.published import published_runs
 from looplit.recipes.families import FAMILIES
-from looplit.recipes.growth_runs import data_constrained, recipe
-from looplit.recipes.resolve import init_args
-from looplit.recipes.truncation import SETTINGS, WIDTHS, truncated_run
+from looplit.recipes.growth_study import data_constrained, recipe
+from looplit.recipes.lookup import module_arguments
+from looplit.recipes.truncation_study import SETTINGS, WIDTHS, truncated_run, truncation_study
 
 FOLDER = Path(__file__).parents[2] / "configs"
 GENERATED = [run.name for run in published_runs()]
@@ -52,7 +52,7 @@ def test_every_published_run_is_there():
 @pytest.mark.parametrize("name", GENERATED)
 def test_config_plans_at_the_published_batch(name, capsys):
     plan = plan_config(read_configs([FOLDER / name]))
-    if plan.run.depth is None:
+    if plan.run.study is truncation_study:
         assert (plan.run.batch_tokens, plan.run.tokens) == (2**18, 2**34)
     else:
         assert (plan.run.batch_tokens, plan.run.backbone.initial_state) == (524_288, "prelude")
@@ -142,9 +142,9 @@ def test_modules_build_what_the_plans_say():
 
 def test_modules_build_what_ablations_say():
     torch = pytest.importorskip("torch")
+
     import looplit.modules
     from looplit.commands.recipe import recipe_parser, run_of_args
-    from looplit.recipes.resolve import module_class
 
     for options in (
         "untied_2 8 --growth 4:0.4 --growth 6:0.1", "vanilla 12 --constant --mup-output", "untied_vanilla_3 9",
@@ -153,7 +153,7 @@ def test_modules_build_what_ablations_say():
     ):  # fmt: skip
         run = run_of_args(recipe_parser().parse_args(options.split()))
         with torch.device("meta"):
-            model = getattr(looplit.modules, module_class(run))(**init_args(run))
+            model = getattr(looplit.modules, run.class_path)(**module_arguments(run))
         assert model.config == run.backbone, options
         _assert_same_hyperparameters(model.hyperparameters, run.hyperparameters)
 

@@ -22,7 +22,7 @@ from looplit.planning.resources import Machine, activation_bytes, memory_per_dev
 from looplit.planning.run_config import Layout, accumulation, config_dict, place
 from looplit.planning.strategy import SHARDED_SETTINGS
 from looplit.recipes.families import FAMILIES
-from looplit.recipes.growth_runs import data_constrained, recipe
+from looplit.recipes.growth_study import data_constrained, recipe
 from looplit.recipes.run import Run
 
 

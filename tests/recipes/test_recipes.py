@@ -18,9 +18,9 @@ from looplit.errors import InputError
 from looplit.model.config import split_depth
 from looplit.recipes.budgets import run_for_compute, run_for_parameters, run_for_tokens
 from looplit.recipes.families import FAMILIES
-from looplit.recipes.growth_runs import Budget, data_constrained, growth_fraction, matrix_learning_rate, recipe
-from looplit.recipes.resolve import init_args, module_class, recipe_of, run_of
-from looplit.recipes.run import epoch_steps
+from looplit.recipes.growth_study import Budget, data_constrained, matrix_learning_rate, recipe
+from looplit.recipes.lookup import module_arguments, recipe_of
+from looplit.recipes.run import epoch_steps, run_of
 from looplit.recipes.tuning import Tuning
 from looplit.recipes.variants import deep_narrow, family_named, fixed_allocation, width_only
 
@@ -91,12 +91,12 @@ def test_growing_run_spends_its_reference_budget():
 
 def test_growth_fractions():
     untied = FAMILIES["untied_grow"]
-    assert [growth_fraction(untied, depth) for depth in (8, 26, 30, 24, 20, 4)] == [0.29, 0.23, 0.23, 0.23, 0.25, 0.4]
-    assert growth_fraction(untied, 7) == 0.29  # d6 and d8 are equally near: the deeper
-    assert [growth_fraction(FAMILIES["loop_grow"], depth, "simple") for depth in (6, 18)] == [0.2, 0.2]
-    assert growth_fraction(untied, 12, "simple") == 0.3
-    assert growth_fraction(FAMILIES["deep_vanilla_grow"], 14) == 0.5
-    assert growth_fraction(FAMILIES["loop_2"], 8) is None
+    assert [untied.fraction(depth) for depth in (8, 26, 30, 24, 20, 4)] == [0.29, 0.23, 0.23, 0.23, 0.25, 0.4]
+    assert untied.fraction(7) == 0.29  # d6 and d8 are equally near: the deeper
+    assert [FAMILIES["loop_grow"].fraction(depth, "simple") for depth in (6, 18)] == [0.2, 0.2]
+    assert untied.fraction(12, "simple") == 0.3
+    assert FAMILIES["deep_vanilla_grow"].fraction(14) == 0.5
+    assert FAMILIES["loop_2"].fraction(8) is None
 
 
 def test_simple_mode_keeps_the_reference_of_the_family_without_growth():
@@ -308,12 +308,12 @@ def test_random_recurrence_costs_what_was_drawn():
 )
 def test_module_arguments_stand_for_the_run(run):
     rest = {name: getattr(run, name) for name in ("recurrence", "steps", "batch_tokens", "pool_tokens")}
-    assert run_of(recipe_of(module_class(run), init_args(run)), run.steps, **rest) == run
+    assert run_of(recipe_of(run.class_path, module_arguments(run)), run.steps, **rest) == run
 
 
 def test_module_arguments_say_only_what_the_depth_does_not():
-    assert init_args(recipe("untied_grow", 26)) == {"depth": 26}
-    assert init_args(recipe("loop_3", 8, initial_state="prelude")) == {
+    assert module_arguments(recipe("untied_grow", 26)) == {"depth": 26}
+    assert module_arguments(recipe("loop_3", 8, initial_state="prelude")) == {
         "depth": 8, "passes": 3, "initial_state": "prelude"
     }  # fmt: skip
 

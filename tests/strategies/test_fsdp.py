@@ -21,7 +21,7 @@ from looplit.errors import InputError
 from looplit.model.config import BackboneConfig
 from looplit.recipes.families import FAMILIES
 from looplit.recipes.training import Optimizer
-from looplit.recipes.truncation import truncated_backbone
+from looplit.recipes.truncation_study import truncated_backbone
 from looplit.strategies.communication import sharded_step
 
 SCRIPT = Path(__file__).with_name("sharded_run.py")

@@ -18,14 +18,16 @@ from looplit.planning.config_files import parse_value
 from looplit.planning.plan import plan_config
 from looplit.planning.run_config import Layout, config_dict
 from looplit.recipes.hyperp import REFERENCE_TOKENS, transfer
-from looplit.recipes.resolve import init_args, module_class, recipe_of, run_of
-from looplit.recipes.truncation import (
+from looplit.recipes.lookup import module_arguments, recipe_of
+from looplit.recipes.run import run_of
+from looplit.recipes.truncation_study import (
     SETTINGS,
     TOKENS,
+    TRUNCATED_LOOP,
     WIDTHS,
-    TruncationRecipe,
     truncated_backbone,
     truncated_run,
+    truncation_study,
 )
 
 
@@ -97,9 +99,9 @@ class TestTransfer:
         assert groups["boundary"].learning_rate == groups["matrix"].learning_rate
 
     def test_the_tokens_are_the_runs(self):
-        recipe = TruncationRecipe(truncated_backbone(640, 4), batch_tokens=2**18)
+        recipe = truncation_study.resolve(TRUNCATED_LOOP, {"passes": 4, "width": 640, "heads": 10})
         assert recipe.settings(1000) == transfer(640, 2**18, 1000 * 2**18)
-        one_pass = TruncationRecipe(truncated_backbone(640, 1))
+        one_pass = truncation_study.resolve(TRUNCATED_LOOP, {"passes": 1, "width": 640})
         assert one_pass.settings(1000) == transfer(640, 2**18, 1000 * 2**18, looped=False)
 
 
@@ -114,19 +116,19 @@ def test_one_pass_has_no_boundary():
     [
         *(truncated_run(*setting, width=width) for setting in SETTINGS[::4] for width in WIDTHS),
         truncated_run(4, 2, width=160, boundary="inject", mlp="swiglu", vocabulary=257, context=64, batch_tokens=4096),
-        truncated_run(8, 1, overrides={"betas": (0.9, 0.95), "final_factor": 0.0}),
-        truncated_run(2, width=128, heads=4, split=(1, 2, 1), tokens=2**24, overrides={"gain_lr": 0.1, "eps": 1e-8}),
+        truncated_run(8, 1, betas=(0.9, 0.95), final_factor=0.0),
+        truncated_run(2, width=128, heads=4, split=(1, 2, 1), tokens=2**24, gain_lr=0.1, eps=1e-8),
     ],
     ids=lambda run: f"{run.title} {run.backbone.width}",
 )
 def test_module_arguments_stand_for_the_run(run):
-    recipe = recipe_of(module_class(run), init_args(run))
+    recipe = recipe_of(run.class_path, module_arguments(run))
     rest = {name: getattr(run, name) for name in ("recurrence", "steps", "batch_tokens")}
     assert run_of(recipe, run.steps, **rest) == run
 
 
 def test_module_arguments_say_only_what_the_setting_does_not():
-    assert init_args(truncated_run(8, 2)) == {"passes": 8, "trained_passes": 2, "width": 768}
+    assert module_arguments(truncated_run(8, 2)) == {"passes": 8, "trained_passes": 2, "width": 768}
 
 
 def test_json_says_both_counts(capsys):
