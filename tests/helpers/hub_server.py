@@ -97,6 +97,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _file(self, path: str) -> None:
         dataset, name = "/".join(path.split("/")[:2]), "/".join(path.split("/")[2:])
+        if not (self.server.root / path).is_file():
+            return self._answer(404, {})
         content = (self.server.root / path).read_bytes()
         start = int(self.headers.get("Range", "bytes=0-").removeprefix("bytes=").partition("-")[0])
         self.server.starts.append(start)
