@@ -39,7 +39,7 @@ def test_links_lead_to_files(readme: str, root: Path) -> None:
     for document in (root / "README.md", root / "configs" / "README.md", *(root / "docs").glob("*.md")):
         for target in re.findall(r"\]\(([^)#:]+)\)", document.read_text()):
             assert (document.parent / target).exists(), target
-    for config in re.findall(r"configs/\w+\.yaml", readme):
+    for config in re.findall(r"configs/[\w/]+\.yaml", readme):
         assert (root / config).is_file(), config
 
 
