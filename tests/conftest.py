@@ -15,6 +15,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # before torch loads: tests
 import pytest
 from helpers.core_fixtures import backbone, bundle_folder, gpt2_files, reference  # noqa: F401
 from helpers.corpora import library_texts, memory_source, numbered, numbered_once, numbers, parquet_file  # noqa: F401
+from helpers.hub_server import hub  # noqa: F401
 from helpers.loop_runs import make_runs  # noqa: F401
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -276,7 +276,7 @@ def test_a_run_of_drawn_passes_says_what_it_draws_from(
 ) -> None:
     """The random-recurrence configuration, its model, data and length shrunk."""
     monkeypatch.chdir(tmp_path)
-    config = yaml.safe_load((root / "configs" / "random_recurrence_d06.yaml").read_text())
+    config = yaml.safe_load((root / "configs" / "random_recurrence" / "random_recurrence_d06.yaml").read_text())
     small = {"width": 32, "heads": 1, "split": [1, 1, 1], "vocabulary": 257, "context": 32, "compile": False}
     config["model"]["init_args"] |= small
     arguments = {"folder": str(corpora), "tokenizer": "bytes", "context": 32, "batch_size": 4, "val_tokens": 2000}

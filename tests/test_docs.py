@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import lightning as L
 import pytest
 
 from looplit.__main__ import HELP, LIGHT
+from looplit.commands.laws.command import laws_main
 from looplit.planning.config_files import read_configs
 from looplit.planning.plan import plan_config
 
@@ -35,11 +37,27 @@ def test_the_help_names_only_what_there_is(capsys: pytest.CaptureFixture[str]) -
     assert set(re.findall(r"^  ([a-z]+)\b", HELP, re.MULTILINE)) == known
 
 
+def test_the_first_table_of_the_readme_is_what_its_command_gives(
+    readme: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert "`python -m looplit laws ladder published`" in readme
+    assert laws_main(["ladder", "published", "--json"]) == 0
+    families = json.loads(capsys.readouterr().out)["families"]
+    rows = re.findall(r"^\| ([A-Z][\w-]+) \| (0\.\d+) \| ([\d.]+)× \| \**([\d.]+)×", readme, re.MULTILINE)
+    assert len(rows) == 4
+    for title, *numbers in rows:
+        found = families[title.lower().replace("-", "_")]
+        gamma = {parameter["name"]: parameter["value"] for parameter in found["fit"]["parameters"]}["gamma"]
+        d8, d20 = found["multipliers"][1], found["multipliers"][-1]
+        assert (round(d8["compute"] / 1e18), round(d20["compute"] / 1e20)) == (1, 1)
+        assert numbers == [f"{gamma:.4f}", f"{d8['value']:.2f}", f"{d20['value']:.2f}"]
+
+
 def test_links_lead_to_files(readme: str, root: Path) -> None:
     for document in (root / "README.md", root / "configs" / "README.md", *(root / "docs").glob("*.md")):
         for target in re.findall(r"\]\(([^)#:]+)\)", document.read_text()):
             assert (document.parent / target).exists(), target
-    for config in re.findall(r"configs/\w+\.yaml", readme):
+    for config in re.findall(r"configs/[\w/]+\.yaml", readme):
         assert (root / config).is_file(), config
 
 

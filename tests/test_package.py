@@ -35,6 +35,16 @@ def test_the_packages_of_pyproject_are_the_folders_with_an_init(root: Path) -> N
     assert sorted(listed) == sorted(found)
 
 
+def test_what_is_no_python_ships_too(root: Path) -> None:
+    """In a wheel: stubs, the marker of typed packages and the published ladders."""
+    patterns = tomllib.loads((root / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]["looplit"]
+    package = root / "looplit"
+    shipped = {path for pattern in patterns for path in package.glob(pattern)}
+    found = {path for path in package.rglob("*") if path.is_file() and path.suffix not in (".py", ".pyc")}
+    assert found == shipped
+    assert {"py.typed", "fineweb_ladders.csv"} <= {path.name for path in found}
+
+
 def test_callbacks_are_one_package_behind_both_doors(root: Path) -> None:
     link = root / "looplit" / "callbacks"
     assert link.is_symlink()

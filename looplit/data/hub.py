@@ -1,9 +1,7 @@
-"""Datasets on the Hugging Face hub, fetched file by file into a folder, with retries."""
+"""Datasets on the Hugging Face hub, fetched file by file into a folder by the hub's own client."""
 
 from __future__ import annotations
 
-import importlib
-import itertools
 import json
 import logging
 import os
@@ -11,79 +9,39 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import TypeVar
 
 from looplit.data.shards import kind_of
-from looplit.errors import InputError
+from looplit.errors import InputError, require
 
 Answer = TypeVar("Answer")
 
-# Two minutes in all without an answer. The hub's client retries by itself: without a network an attempt takes some 23
-# seconds. One that takes much longer got somewhere, say into a large file, and is not held against the hub.
-PATIENCE_S = 95.0
-ATTEMPT_S = 25.0
-FIRST_WAIT_S = 1.0  # doubled after every failure
+# Between attempts. The client retries by itself, too: without a network each of its attempts takes some 23 seconds, so
+# that there is an answer within two minutes.
+WAITS_S = (1.0, 4.0, 16.0)
 LISTING = "listing.json"
 CARD = "README.md"
 RETRIED = (408, 425, 429)  # of the statuses that say that the request itself is wrong
-
-
-class Hub(Protocol):
-    """What is asked of the hub."""
-
-    def list_files(self, dataset: str, revision: str, folder: str) -> dict[str, int]:
-        """Sizes in bytes of all files below a folder of a dataset, by path within the dataset."""
-
-    def download(self, dataset: str, revision: str, name: str, folder: Path) -> None:
-        """Puts a file of a dataset at folder/name."""
-
-
-class HuggingFaceHub:
-    """The hub itself, through huggingface_hub."""
-
-    def list_files(self, dataset: str, revision: str, folder: str) -> dict[str, int]:
-        api = _huggingface_hub().HfApi()
-        entries = api.list_repo_tree(
-            dataset, folder or None, recursive=True, revision=revision, repo_type="dataset"
-        )  # fmt: skip
-        return {entry.path: entry.size for entry in entries if hasattr(entry, "size")}
-
-    def download(self, dataset: str, revision: str, name: str, folder: Path) -> None:
-        _huggingface_hub().hf_hub_download(dataset, name, repo_type="dataset", revision=revision, local_dir=folder)
-
-
-def _huggingface_hub() -> Any:
-    try:
-        library = importlib.import_module("huggingface_hub")
-    except ModuleNotFoundError as error:
-        raise InputError("source: a dataset on the hub needs huggingface_hub (pip install huggingface_hub)") from error
-    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # it warns at each of its own retries
-    return library
 
 
 @dataclass(frozen=True)
 class HubDataset:
     """Files of a dataset at one revision, kept in a folder.
 
-    What is in the folder is not asked for again: with the listing and the files there, nothing touches the network.
+    What is in the folder is not asked for again: with the listing and the files there, nothing touches the network. A
+    file lies there only when it is whole.
 
     Args:
         dataset: "owner/name".
         revision: Commit, tag or branch.
         folder: Where its files are kept, under their paths in the dataset.
-        hub: Where they come from.
         offline: Take the files that lie in the folder for the whole dataset.
-        wait: Sleeps between attempts.
-        clock: Seconds, to time the attempts.
     """
 
     dataset: str
     revision: str
     folder: Path
-    hub: Hub
     offline: bool = False
-    wait: Callable[[float], None] = time.sleep
-    clock: Callable[[], float] = time.monotonic
 
     def names(self, prefix: str) -> list[str]:
         """Sorted paths of the text files whose path in the dataset begins with `prefix`.
@@ -107,9 +65,9 @@ class HubDataset:
             return path
         size = self._listing(name)[name]
         if not _has_size(path, size):
-            self._retry(lambda: self.hub.download(self.dataset, self.revision, name, self.folder))
-            if not _has_size(path, size):
-                raise InputError(f"{str(path)!r}: the hub gave another size than {size} bytes; delete it and run again")
+            self._ask(lambda: self._download(name))
+            rule = f"the hub gave another size than {size} bytes; delete it and {LISTING} and run again"
+            require(_has_size(path, size), "source", str(path), rule)
         return path
 
     def _present(self) -> list[str]:
@@ -125,31 +83,59 @@ class HubDataset:
         for folder, sizes in known.items():
             if folder in ("", parent) or parent.startswith(f"{folder}/"):
                 return sizes
-        known[parent] = self._retry(lambda: self.hub.list_files(self.dataset, self.revision, parent))
+        known[parent] = self._ask(lambda: self._sizes(parent))
         self.folder.mkdir(parents=True, exist_ok=True)
         fresh = record.with_name(f"{LISTING}.{os.getpid()}")
         fresh.write_text(json.dumps(known, indent=1), encoding="utf-8")
         fresh.replace(record)
         return known[parent]
 
-    def _retry(self, ask: Callable[[], Answer]) -> Answer:
-        spent = 0.0
-        for attempt in itertools.count():
-            started = self.clock()
+    def _sizes(self, folder: str) -> dict[str, int]:
+        from huggingface_hub import HfApi
+        from huggingface_hub.hf_api import RepoFile
+
+        tree = HfApi().list_repo_tree(
+            self.dataset, folder or None, recursive=True, revision=self.revision, repo_type="dataset"
+        )  # fmt: skip
+        return {entry.path: entry.size for entry in tree if isinstance(entry, RepoFile)}
+
+    def _download(self, name: str) -> None:
+        from huggingface_hub import hf_hub_download
+
+        (self.folder / name).unlink(missing_ok=True)  # of another size: damaged, but the client would leave it
+        hf_hub_download(self.dataset, name, repo_type="dataset", revision=self.revision, local_dir=self.folder)
+
+    def _ask(self, question: Callable[[], Answer]) -> Answer:
+        logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # the client warns at each of its own retries
+        for wait in (*WAITS_S, None):
             try:
-                return ask()
-            except InputError:
-                raise
-            except Exception as error:  # the hub's client raises errors of several libraries
-                wait = FIRST_WAIT_S * 2**attempt
-                spent += min(self.clock() - started, ATTEMPT_S) + wait
-                status = getattr(getattr(error, "response", None), "status_code", None)
-                refused = status is not None and 400 <= status < 500 and status not in RETRIED
-                if refused or spent > PATIENCE_S:
-                    reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+                return question()
+            except Exception as error:  # of the client, its HTTP library and the system
+                reason, is_final = _reason(error.__cause__ if isinstance(error, FileNotFoundError) else error)
+                if wait is None or is_final:
                     raise InputError(f"source = {self.dataset!r} at {self.revision}: {reason}") from error
-                self.wait(wait)
+            time.sleep(wait)
         raise AssertionError("unreachable")
+
+
+def _reason(error: BaseException | None) -> tuple[str, bool]:
+    """One line on what is wrong, and whether to ask again would change nothing."""
+    from huggingface_hub import errors
+
+    for kind, line in (
+        (errors.OfflineModeIsEnabled, "HF_HUB_OFFLINE is set, and its files are not all there (--offline: take those)"),
+        (errors.GatedRepoError, "its terms must be accepted on the hub, and you be logged in (hf auth login)"),
+        (errors.RepositoryNotFoundError, "no such dataset, or one that you must be logged in for (hf auth login)"),
+        (errors.RevisionNotFoundError, "no such revision"),
+        (errors.EntryNotFoundError, "no such folder"),
+    ):
+        if isinstance(error, kind):
+            return line, True
+    status = getattr(getattr(error, "response", None), "status_code", None)
+    refused = status is not None and 400 <= status < 500 and status not in RETRIED
+    return (str(error).strip() or type(error).__name__).splitlines()[0], refused or isinstance(
+        error, errors.HFValidationError
+    )
 
 
 def _is_apart(name: str) -> bool:

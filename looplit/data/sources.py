@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from looplit.data.files import LocalFiles, find_files
-from looplit.data.hub import Hub, HubDataset, HuggingFaceHub
+from looplit.data.hub import HubDataset
 from looplit.data.shards import Shard, as_documents, kind_of, text_shards
 from looplit.data.stdlib import is_validation, standard_library_documents, standard_library_settings
 from looplit.errors import require
@@ -57,13 +57,13 @@ class Source:
     left_out: Mapping[str, int] = field(default_factory=dict)
 
 
-def fineweb(folder: Path, hub: Hub | None = None, offline: bool = False) -> Source:
+def fineweb(folder: Path, offline: bool = False) -> Source:
     """FineWeb as the growth study reads it (SPEC section 7): its files are kept in `folder`.
 
     Validation is the first 10M tokens of `sample/10BT`, training `sample/100BT` without the documents whose first 64
     tokens are those of a validation document.
     """
-    files = HubDataset(FINEWEB, FINEWEB_REVISION, folder, hub or HuggingFaceHub(), offline)
+    files = HubDataset(FINEWEB, FINEWEB_REVISION, folder, offline)
     rule = f"first {FINEWEB_TOKENS} tokens of sample/10BT; {SIGNATURE_TOKENS}-token signatures left out of training"
     return Source(
         settings={"source": FINEWEB, "revision": FINEWEB_REVISION, "training": "sample/100BT", "validation": rule},
@@ -73,9 +73,9 @@ def fineweb(folder: Path, hub: Hub | None = None, offline: bool = False) -> Sour
     )
 
 
-def fineweb_edu(folder: Path, hub: Hub | None = None, offline: bool = False) -> Source:
+def fineweb_edu(folder: Path, offline: bool = False) -> Source:
     """FineWeb-Edu as the growth study reads it: `sample/100BT`, whose first shard is validation only."""
-    files = HubDataset(FINEWEB_EDU, FINEWEB_EDU_REVISION, folder, hub or HuggingFaceHub(), offline)
+    files = HubDataset(FINEWEB_EDU, FINEWEB_EDU_REVISION, folder, offline)
 
     def shards() -> Shards:
         first, *others = _hub_shards(files, "sample/100BT/")
@@ -99,7 +99,6 @@ def hub_dataset(
     column: str = "text",
     validation: str | None = None,
     val_tokens: int = FINEWEB_TOKENS,
-    hub: Hub | None = None,
     offline: bool = False,
 ) -> Source:
     """A dataset on the hub: "owner/name", or "owner/name/data/train-" for the files whose paths begin so.
@@ -111,14 +110,13 @@ def hub_dataset(
         column: Name of the text.
         validation: Beginning of the paths of separate validation files in the same dataset.
         val_tokens: Tokens of the validation split at most.
-        hub: Where it comes from.
         offline: Take the files that lie in the folder.
     """
     owner, _, rest = address.partition("/")
     name, _, prefix = rest.partition("/")
     require(bool(owner and name), "source", address, "a dataset on the hub is called owner/name")
     dataset = f"{owner}/{name}"
-    files = HubDataset(dataset, revision, folder, hub or HuggingFaceHub(), offline)
+    files = HubDataset(dataset, revision, folder, offline)
     settings = {"source": dataset, "revision": revision, "training": prefix, "column": column}
     return _with_validation(
         settings,

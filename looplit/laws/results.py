@@ -94,6 +94,12 @@ RANGES: dict[str, tuple[Callable[[float], bool], str]] = {
 """Column → what its values are, and the same in words."""
 
 
+# The FineWeb ladders of the growth study (arXiv 2609.19107): family, depth, training FLOPs and validation loss of all
+# runs, as published. A folder of one's own that is called "published" is ./published.
+PUBLISHED_NAME = "published"
+PUBLISHED = Path(__file__).with_name("published") / "fineweb_ladders.csv"
+
+
 @dataclass(frozen=True)
 class Result:
     """One finished run.
@@ -160,12 +166,12 @@ def unit_of(key: str) -> str:
 
 
 def read_results(path: str | Path) -> list[Result]:
-    """All runs of a CSV file, of one `result.json`, or of the `result.json` files under a folder.
+    """All runs of a CSV file, of one `result.json`, or of the `result.json` files under a folder; see `PUBLISHED`.
 
     Raises:
         InputError: There is no such path, it holds no run, or a value cannot be read; names file and line.
     """
-    source = Path(path)
+    source = PUBLISHED if str(path) == PUBLISHED_NAME else Path(path)
     require(source.exists(), "runs", str(path), "no such file or folder")
     if source.is_dir():
         files = sorted(source.rglob("result.json"))

@@ -12,13 +12,20 @@ README = "README.md"
 INTRODUCTION = """\
 # Configs
 
-One file is one run, complete: `python -m looplit fit --config configs/untied_grow_d08.yaml`. Every file but `demo.yaml`
-is made by the recipe command, which stands in its header; `python -m looplit recipe --write-configs configs` writes them
-all and this table of contents. `python -m looplit plan --config FILE` says what a run will do and need.
+One file is one run, complete: `python -m looplit fit --config configs/ladders/untied_grow_d08.yaml`. Every file but
+`demo.yaml` is made by the recipe command, which stands in its header; `python -m looplit recipe --write-configs configs`
+writes them all and this table of contents. `python -m looplit plan --config FILE` says what a run will do and need.
 
-`demo.yaml` is a small Untied-Grow run on text that needs no download, for a laptop.
-
-Files that begin with `truncated_loop` are of the truncation study (`docs/truncation.md`), all others of the growth study.
+| Place | Runs |
+|---|---|
+| `demo.yaml` | a small Untied-Grow run on text that needs no download, for a laptop |
+| `untied_grow_d26.yaml` | the growth study's largest run, on two nodes |
+| [ladders](#compute-optimal-ladders) | its compute-optimal ladders |
+| [data_constrained](#data-constrained-grid) | its grid of depths and passes on repeated data |
+| [ablations](#boundary-operator-ablations-table-4) | its boundary-operator ablations |
+| [random_recurrence](#random-recurrence) | its ladder with passes drawn at random |
+| [truncation](#truncation-study) | the truncation study (`docs/truncation.md`) |
+| launch | a SLURM script |
 
 The published runs use FineWeb (`--data FineWebEdu` for the other corpus; its prepared folder with `--data.folder`) on
 eight devices of 80 GB. On other machines keep the batch of 524,288 tokens (262,144 in the truncation study): set
@@ -52,7 +59,7 @@ The hyperparameters of Table 4's separately tuned ablations were not printed: th
 
 
 def config_files(config_of: Callable[[list[str]], str]) -> dict[str, str]:
-    """Text of every generated file of `configs/`, by file name.
+    """Text of every generated file of `configs/`, by path within it.
 
     Args:
         config_of: Gives the config file of recipe options.
@@ -64,10 +71,10 @@ def config_files(config_of: Callable[[list[str]], str]) -> dict[str, str]:
 
 def write_configs(folder: Path, config_of: Callable[[list[str]], str]) -> list[Path]:
     """Writes every generated file into `folder` and returns their paths."""
-    folder.mkdir(parents=True, exist_ok=True)
     paths = []
     for name, text in config_files(config_of).items():
         paths.append(folder / name)
+        paths[-1].parent.mkdir(parents=True, exist_ok=True)
         paths[-1].write_text(text, encoding="utf-8")
     return paths
 
@@ -79,6 +86,6 @@ def table_of_contents(runs: list[Published]) -> str:
         groups.setdefault(run.group, []).append(run)
     parts = [INTRODUCTION]
     for group, members in groups.items():
-        rows = [f"| [{run.name}]({run.name}) | `{' '.join(run.options)}` | {run.claim} |" for run in members]
+        rows = [f"| [{Path(run.name).stem}]({run.name}) | `{' '.join(run.options)}` | {run.claim} |" for run in members]
         parts.append("\n".join([f"\n## {group}\n", "| File | Recipe | Claim |", "|---|---|---|", *rows, ""]))
     return "".join(parts)

@@ -47,6 +47,15 @@ TABLE_4 = {
         "deep_vanilla 8 --boundary inject --coda-boundary inject", "Deep Vanilla with injection only"
     ),
 }  # fmt: skip
+# Heading in the table of contents → folder.
+FOLDERS = {
+    "Compute-optimal ladders": "ladders",
+    "Data-constrained grid": "data_constrained",
+    "Boundary-operator ablations (Table 4)": "ablations",
+    "Random recurrence": "random_recurrence",
+    "Truncation study": "truncation",
+}
+HELD_OUT = "untied_grow_d26"  # the one published run at the top of `configs/`
 
 
 @dataclass(frozen=True)
@@ -55,7 +64,7 @@ class Published:
 
     Args:
         group: Heading in the table of contents.
-        name: File name.
+        name: Path within `configs/`.
         options: Of `python -m looplit recipe`, without output options.
         claim: The sentence the run serves.
     """
@@ -79,7 +88,7 @@ def _ladders() -> list[Published]:
         for depth in depths
     ]
     claim = "Held out from every fit: the scaling law of the d6-d18 ladder predicts this 7.4B run."
-    return [*runs, _run(group, "untied_grow_d26", "untied_grow 26 --nodes 2 --corpus fineweb_edu", claim)]
+    return [*runs, _run(group, HELD_OUT, "untied_grow 26 --nodes 2 --corpus fineweb_edu", claim)]
 
 
 def _data_constrained() -> list[Published]:
@@ -134,4 +143,5 @@ def _truncation_claim(passes: int, trained: int) -> str:
 
 
 def _run(group: str, stem: str, options: str, claim: str) -> Published:
-    return Published(group, f"{stem}.yaml", options.split(), claim)
+    name = f"{stem}.yaml" if stem == HELD_OUT else f"{FOLDERS[group]}/{stem}.yaml"
+    return Published(group, name, options.split(), claim)

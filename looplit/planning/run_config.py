@@ -151,7 +151,7 @@ def config_text(run: Run, layout: Layout, *, claim: str, command: str, name: str
         layout: On what.
         claim: The sentence the run serves.
         command: The recipe command that made the file.
-        name: File name without folder.
+        name: Path within `configs/`.
     """
     lines = [
         *_header(run),

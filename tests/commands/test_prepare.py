@@ -165,7 +165,7 @@ def test_help_and_mistakes_need_neither_torch_nor_lightning(root: Path) -> None:
 
 
 def test_every_config_has_data_that_builds(root: Path) -> None:
-    configs = sorted((root / "configs").glob("*.yaml"))
+    configs = sorted((root / "configs").rglob("*.yaml"))
     assert configs
     for config in configs:
         section = yaml.safe_load(config.read_text(encoding="utf-8"))["data"]

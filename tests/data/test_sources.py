@@ -8,21 +8,20 @@ import hashlib
 import json
 import os
 import shutil
-import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from helpers.hub_server import HubServer
 
 from looplit.data import Corpus, load_tokenizer, prepare_corpus
 from looplit.data.dataset import BlockDataset
 from looplit.data.files import find_files
-from looplit.data.hub import HubDataset, HuggingFaceHub
+from looplit.data.hub import HubDataset
 from looplit.data.shards import as_documents, text_shards
 from looplit.data.sources import (
     FINEWEB_EDU_REVISION,
@@ -39,32 +38,6 @@ from looplit.errors import InputError
 BYTES = load_tokenizer("bytes")
 BLOCK = 65
 WriteParquet = Callable[..., None]
-
-
-class FakeHub:
-    """A hub whose datasets are folders: root/owner/name. Its first `failures` requests fail."""
-
-    def __init__(self, root: Path, failures: int = 0, error: Exception | None = None) -> None:
-        self.root = root
-        self.failures = failures
-        self.error = error or ConnectionError("reset by peer\nand a long story")
-        self.requests: list[tuple[str, ...]] = []
-
-    def _answer(self, *request: str) -> None:
-        self.requests.append(request)
-        if len(self.requests) <= self.failures:
-            raise self.error
-
-    def list_files(self, dataset: str, revision: str, folder: str) -> dict[str, int]:
-        self._answer("list", dataset, revision, folder)
-        root = self.root / dataset
-        files = [path for path in (root / folder).rglob("*") if path.is_file()]
-        return {path.relative_to(root).as_posix(): path.stat().st_size for path in files}
-
-    def download(self, dataset: str, revision: str, name: str, folder: Path) -> None:
-        self._answer("download", dataset, revision, name)
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_bytes((self.root / dataset / name).read_bytes())
 
 
 def prepare(folder: Path, source: Any, **options: Any) -> Corpus:
@@ -89,9 +62,9 @@ def shuffled(shards: list[list[str]]) -> list[str]:
 
 
 @pytest.fixture
-def fineweb_hub(tmp_path: Path, parquet_file: WriteParquet, library_texts: list[str]) -> FakeHub:
+def fineweb_hub(hub: HubServer, parquet_file: WriteParquet, library_texts: list[str]) -> HubServer:
     """Both datasets in miniature. In FineWeb, sample/100BT has documents of sample/10BT again, one with a new end."""
-    root = tmp_path / "hub"
+    root = hub.root
     ten, hundred = library_texts[:60], library_texts[60:200]
     again = ["", ten[3], ten[5][:64] + " but then it goes on differently", ten[7][:63] + "is new", ten[50]]
     for name, texts in (
@@ -102,11 +75,11 @@ def fineweb_hub(tmp_path: Path, parquet_file: WriteParquet, library_texts: list[
     for number in range(3):
         texts = library_texts[50 * number : 50 * number + 50]
         parquet_file(root / "HuggingFaceFW/fineweb-edu/sample/100BT" / f"00{number}_00000.parquet", texts)
-    return FakeHub(root)
+    return hub
 
 
-def test_fineweb(fineweb_hub: FakeHub, tmp_path: Path, library_texts: list[str]) -> None:
-    source = fineweb(tmp_path / "downloads", fineweb_hub)
+def test_fineweb(fineweb_hub: HubServer, tmp_path: Path, library_texts: list[str]) -> None:
+    source = fineweb(tmp_path / "downloads")
     assert (source.val_tokens, source.signature_tokens) == (10_000_000, 64)
     assert source.settings["revision"] == "9bb295ddab0e05d785b879661af7260fed5140fc"
     val_tokens = len(tokens_of(library_texts[:45])) - 100  # the budget ends in document 44, of the second file
@@ -129,11 +102,11 @@ def test_fineweb(fineweb_hub: FakeHub, tmp_path: Path, library_texts: list[str])
     tokens = tokens_of(kept)
     assert read(corpus, "train") == tokens.tolist()[: len(tokens) // BLOCK * BLOCK]
     assert train.excluded_documents == 145 - len(kept) >= 2
-    assert {request[2] for request in fineweb_hub.requests} == {FINEWEB_REVISION}
+    assert {request[2] for request in fineweb_hub.requests if request[0] != "file"} == {FINEWEB_REVISION}
 
 
-def test_fineweb_edu(fineweb_hub: FakeHub, tmp_path: Path, library_texts: list[str]) -> None:
-    source = fineweb_edu(tmp_path / "downloads", fineweb_hub)
+def test_fineweb_edu(fineweb_hub: HubServer, tmp_path: Path, library_texts: list[str]) -> None:
+    source = fineweb_edu(tmp_path / "downloads")
     assert (source.val_tokens, source.signature_tokens) == (10_200_000, 0)
     corpus = prepare(tmp_path / "corpus", dataclasses.replace(source, val_tokens=BLOCK * 100))
     assert read(corpus, "validation") == tokens_of(library_texts[:50]).tolist()[: BLOCK * 100]
@@ -141,136 +114,141 @@ def test_fineweb_edu(fineweb_hub: FakeHub, tmp_path: Path, library_texts: list[s
     assert read(corpus, "train") == tokens.tolist()[: len(tokens) // BLOCK * BLOCK]
     assert corpus.splits["validation"].shards == ("sample/100BT/000_00000.parquet",)
     assert corpus.splits["train"].excluded_documents == 0
-    assert {request[2] for request in fineweb_hub.requests} == {FINEWEB_EDU_REVISION}
+    assert {request[2] for request in fineweb_hub.requests if request[0] != "file"} == {FINEWEB_EDU_REVISION}
 
 
-def test_only_the_shards_that_a_budget_needs_are_fetched(fineweb_hub: FakeHub, tmp_path: Path) -> None:
-    source = dataclasses.replace(fineweb(tmp_path / "downloads", fineweb_hub), val_tokens=1000)
+def test_only_the_shards_that_a_budget_needs_are_fetched(fineweb_hub: HubServer, tmp_path: Path) -> None:
+    source = dataclasses.replace(fineweb(tmp_path / "downloads"), val_tokens=1000)
     prepare(tmp_path / "corpus", source, tokens=2000)
-    fetched = [request[3] for request in fineweb_hub.requests if request[0] == "download"]
-    assert fetched == ["sample/10BT/000_00000.parquet", "sample/100BT/000_00000.parquet"]
+    assert fineweb_hub.asked("list") == ["sample/100BT", "sample/10BT"]
+    assert fineweb_hub.asked("file") == ["sample/10BT/000_00000.parquet", "sample/100BT/000_00000.parquet"]
 
 
-def test_nothing_is_asked_when_files_are_there(fineweb_hub: FakeHub, tmp_path: Path) -> None:
-    first = prepare(tmp_path / "one", fineweb(tmp_path / "downloads", fineweb_hub))
-    silent = FakeHub(tmp_path / "hub", failures=10**9, error=AssertionError("asked"))
-    again = prepare(tmp_path / "two", fineweb(tmp_path / "downloads", silent))
+def test_nothing_is_asked_when_files_are_there(fineweb_hub: HubServer, tmp_path: Path) -> None:
+    first = prepare(tmp_path / "one", fineweb(tmp_path / "downloads"))
+    fineweb_hub.requests.clear()
+    again = prepare(tmp_path / "two", fineweb(tmp_path / "downloads"))
     (tmp_path / "downloads" / "listing.json").unlink()
-    offline = prepare(tmp_path / "three", fineweb(tmp_path / "downloads", silent, offline=True))
+    offline = prepare(tmp_path / "three", fineweb(tmp_path / "downloads", offline=True))
     assert first.splits == again.splits == offline.splits
-    assert silent.requests == []
+    assert fineweb_hub.requests == []
     with pytest.raises(InputError, match=r"no parquet, JSON lines or text in .* \(offline\)"):
-        prepare(tmp_path / "four", fineweb(tmp_path / "nothing", silent, offline=True))
+        prepare(tmp_path / "four", fineweb(tmp_path / "nothing", offline=True))
 
 
-def test_failures_of_the_hub_are_retried(fineweb_hub: FakeHub, tmp_path: Path) -> None:
-    waits: list[float] = []
-    fineweb_hub.failures = 3
-    files = HubDataset("HuggingFaceFW/fineweb", "main", tmp_path / "d", fineweb_hub, wait=waits.append)
-    assert files.names("sample/10BT/") == [f"sample/10BT/00{number}_00000.parquet" for number in range(2)]
-    assert waits == [1, 2, 4]
-    fineweb_hub.failures = 10**9
-    with pytest.raises(InputError, match="source = 'HuggingFaceFW/fineweb' at main: reset by peer$"):
-        files.path("sample/10BT/000_00000.parquet")
-    assert waits == [1, 2, 4, 1, 2, 4, 8, 16, 32]
+FINEWEB = "HuggingFaceFW/fineweb"
+FIRST = "sample/10BT/000_00000.parquet"
 
 
-@pytest.mark.parametrize(("attempt_s", "attempts", "most_s"), [(0, 7, 120), (23, 4, 120), (600, 4, 4 * 600 + 120)])
-def test_the_hub_gets_two_minutes(
-    fineweb_hub: FakeHub, tmp_path: Path, attempt_s: int, attempts: int, most_s: int
+@pytest.fixture
+def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The seconds that would have been slept, here and in the hub's client."""
+    slept: list[float] = []
+    monkeypatch.setattr("time.sleep", slept.append)
+    return slept
+
+
+@pytest.mark.parametrize("kind", ["list", "look", "file"])
+@pytest.mark.parametrize("fault", [503, 429, "cut"])
+def test_failures_of_the_hub_are_retried(
+    fineweb_hub: HubServer, tmp_path: Path, waits: list[float], kind: str, fault: int | str
 ) -> None:
-    """Without a network its client tries for 23 seconds each time; a long attempt that fails is tried again, too."""
-    now = 0.0
-
-    def pass_time(seconds: float) -> None:
-        nonlocal now
-        now += seconds
-
-    class SlowHub(FakeHub):
-        def _answer(self, *request: str) -> None:
-            pass_time(attempt_s)
-            super()._answer(*request)
-
-    hub = SlowHub(fineweb_hub.root, failures=10**9)
-    files = HubDataset("HuggingFaceFW/fineweb", "main", tmp_path / "d", hub, wait=pass_time, clock=lambda: now)
-    with pytest.raises(InputError, match="reset by peer$"):
-        files.names("")
-    assert (len(hub.requests), now <= most_s) == (attempts, True)
+    fineweb_hub.faults[kind] = [fault] * 2
+    files = HubDataset(FINEWEB, "main", tmp_path / "d")
+    assert files.names("sample/10BT/") == [f"sample/10BT/00{number}_00000.parquet" for number in range(2)]
+    assert files.path(FIRST).read_bytes() == (fineweb_hub.root / FINEWEB / FIRST).read_bytes()
+    assert 0 < sum(waits) < 60
+    assert len(fineweb_hub.requests) >= 3 + 2
 
 
-def test_a_refusal_is_not_retried(fineweb_hub: FakeHub, tmp_path: Path) -> None:
-    error = OSError("404 Client Error: no such dataset")
-    error.response = type("Response", (), {"status_code": 404})()  # type: ignore[attr-defined]
-    fineweb_hub.failures, fineweb_hub.error = 10**9, error
-    files = HubDataset("owner/nothing", "main", tmp_path / "d", fineweb_hub, wait=lambda seconds: pytest.fail("waited"))
-    with pytest.raises(InputError, match="404 Client Error"):
-        files.names("")
+def test_a_cut_download_goes_on_where_it_ended(fineweb_hub: HubServer, tmp_path: Path, waits: list[float]) -> None:
+    files = HubDataset(FINEWEB, "main", tmp_path / "d")
+    fineweb_hub.faults["file"] = ["cut", "cut"]
+    whole = (fineweb_hub.root / FINEWEB / FIRST).read_bytes()
+    assert files.path(FIRST).read_bytes() == whole
+    assert 0.7 < fineweb_hub.starts[-1] / len(whole) < 0.75  # a half, and a half of the rest
 
 
-def test_a_cut_download_is_fetched_again_or_refused(fineweb_hub: FakeHub, tmp_path: Path) -> None:
-    files = HubDataset("HuggingFaceFW/fineweb", "main", tmp_path / "d", fineweb_hub)
-    name = files.names("sample/10BT/")[0]
-    path = files.path(name)
+def test_a_download_that_fails_leaves_nothing_half(fineweb_hub: HubServer, tmp_path: Path, waits: list[float]) -> None:
+    files = HubDataset(FINEWEB, "main", tmp_path / "d")
+    fineweb_hub.always["file"] = 503
+    fineweb_hub.faults["file"] = ["cut"]
+    with pytest.raises(InputError, match=f"source = '{FINEWEB}' at main: .*503"):
+        files.path(FIRST)
+    assert not (tmp_path / "d" / FIRST).exists()
+    fineweb_hub.always.clear()
+    assert files.path(FIRST).read_bytes() == (fineweb_hub.root / FINEWEB / FIRST).read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("dataset", "revision", "prefix", "line"),
+    [
+        ("owner/nothing", "main", "", "no such dataset, or one that you must be logged in for"),
+        (FINEWEB, "none", "", "no such revision"),
+        (FINEWEB, "main", "nowhere/", "no such folder"),
+        ("owner/na me", "main", "", "Repo id must use alphanumeric"),
+    ],
+)
+def test_a_refusal_is_one_line_and_not_retried(
+    fineweb_hub: HubServer, tmp_path: Path, waits: list[float], dataset: str, revision: str, prefix: str, line: str
+) -> None:
+    with pytest.raises(InputError, match=f"source = '{dataset}' at {revision}: {line}") as caught:
+        HubDataset(dataset, revision, tmp_path / "d").names(prefix)
+    assert "\n" not in str(caught.value)
+    assert len(fineweb_hub.requests) <= 1
+    assert waits == []
+
+
+def test_without_a_network_there_is_one_line(
+    fineweb_hub: HubServer, tmp_path: Path, waits: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For the listing and for a file, within two minutes of waiting; with HF_HUB_OFFLINE at once."""
+    files = HubDataset(FINEWEB, "main", tmp_path / "d")
+    files.names("sample/10BT/")
+    fineweb_hub.shutdown()
+    fineweb_hub.server_close()
+    for ask in (lambda: files.names(""), lambda: files.path(FIRST)):
+        waits.clear()
+        with pytest.raises(InputError, match=f"source = '{FINEWEB}' at main: .*onnect") as caught:
+            ask()
+        assert "\n" not in str(caught.value)
+        assert 60 < sum(waits) < 120
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    waits.clear()
+    for ask in (lambda: files.names(""), lambda: files.path(FIRST)):
+        with pytest.raises(InputError, match="HF_HUB_OFFLINE is set"):
+            ask()
+    assert waits == []
+
+
+def test_a_damaged_file_is_fetched_again_and_a_changed_one_refused(fineweb_hub: HubServer, tmp_path: Path) -> None:
+    files = HubDataset(FINEWEB, "main", tmp_path / "d")
+    path = files.path(FIRST)
     whole = path.read_bytes()
     path.write_bytes(whole[:-1])
-    assert files.path(name).read_bytes() == whole
-    source = fineweb_hub.root / "HuggingFaceFW/fineweb" / name
-    source.write_bytes(whole[:-1])
+    assert files.path(FIRST).read_bytes() == whole
+    (fineweb_hub.root / FINEWEB / FIRST).write_bytes(whole[:-1])
     path.unlink()
-    with pytest.raises(InputError, match="the hub gave another size"):
-        files.path(name)
+    with pytest.raises(InputError, match="the hub gave another size than"):
+        files.path(FIRST)
 
 
-def test_a_dataset_of_the_hub(fineweb_hub: FakeHub, tmp_path: Path, parquet_file: WriteParquet) -> None:
+def test_a_dataset_of_the_hub(fineweb_hub: HubServer, tmp_path: Path, parquet_file: WriteParquet) -> None:
     folder = fineweb_hub.root / "owner/stories/data"
     parquet_file(folder / "train-00000.parquet", [f"story {number} " * 9 for number in range(300)], column="story")
     parquet_file(folder / "validation-00000.parquet", [f"other {number} " * 9 for number in range(9)], column="story")
     (folder / "README.md.bin").write_text("")
     (fineweb_hub.root / "owner/stories/README.md").write_text("the dataset's card, no text of it")
-    source = hub_dataset(
-        "owner/stories/data/train-", tmp_path / "d", column="story", validation="data/validation-", hub=fineweb_hub
-    )
+    source = hub_dataset("owner/stories/data/train-", tmp_path / "d", column="story", validation="data/validation-")
     corpus = prepare(tmp_path / "corpus", source)
     assert corpus.settings["source"] == "owner/stories"
     assert (corpus.splits["train"].documents, corpus.splits["validation"].documents) == (300, 9)
-    whole = hub_dataset("owner/stories", tmp_path / "d", hub=fineweb_hub, column="story")
-    kept = hub_dataset("owner/stories", tmp_path / "d", hub=fineweb_hub, column="story", offline=True)
+    whole = hub_dataset("owner/stories", tmp_path / "d", column="story")
+    kept = hub_dataset("owner/stories", tmp_path / "d", column="story", offline=True)
     for source in (whole, kept):
         assert [shard.name[:15] for shard in source.shards().training] == ["data/train-0000", "data/validation"]
     with pytest.raises(InputError, match=r"source = 'owner/stories/data/test-': no parquet"):
-        prepare(tmp_path / "none", hub_dataset("owner/stories/data/test-", tmp_path / "d", hub=fineweb_hub))
-
-
-def test_without_huggingface_hub_there_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    with pytest.raises(InputError, match="pip install huggingface_hub"):
-        prepare(tmp_path / "corpus", fineweb(tmp_path / "downloads"))
-
-
-def test_what_is_asked_of_huggingface_hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Its functions and arguments, by a stand-in of the library."""
-    asked: list[tuple[Any, ...]] = []
-
-    class Api:
-        def list_repo_tree(self, repo_id: str, path_in_repo: str | None = None, **options: Any) -> list[Any]:
-            asked.append((repo_id, path_in_repo, options))
-            file = SimpleNamespace(path="data/a.parquet", size=4, blob_id="0")
-            return [file, SimpleNamespace(path="data", tree_id="0")]
-
-    def download(repo_id: str, filename: str, **options: Any) -> str:
-        asked.append((repo_id, filename, options))
-        (tmp_path / "data").mkdir()
-        (tmp_path / filename).write_bytes(b"PAR1")
-        return filename
-
-    library = SimpleNamespace(HfApi=Api, hf_hub_download=download)
-    monkeypatch.setitem(sys.modules, "huggingface_hub", library)  # type: ignore[arg-type]
-    files = HubDataset("owner/name", "v1", tmp_path, HuggingFaceHub())
-    assert files.path(files.names("data/")[0]).read_bytes() == b"PAR1"
-    assert asked == [
-        ("owner/name", "data", {"recursive": True, "revision": "v1", "repo_type": "dataset"}),
-        ("owner/name", "data/a.parquet", {"revision": "v1", "repo_type": "dataset", "local_dir": tmp_path}),
-    ]
+        prepare(tmp_path / "none", hub_dataset("owner/stories/data/test-", tmp_path / "d"))
 
 
 @pytest.fixture

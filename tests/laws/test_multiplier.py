@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -20,8 +18,8 @@ PUBLISHED = {
 
 
 @pytest.fixture
-def ladders(shared: Path) -> dict[str, tuple[list[float], list[float]]]:
-    runs = grouped(read_results(shared / "reference" / "fineweb_ladders.csv"))
+def ladders() -> dict[str, tuple[list[float], list[float]]]:
+    runs = grouped(read_results("published"))
     return {name: (column(found, "training_flops"), column(found, "final_val_loss")) for name, found in runs.items()}
 
 

@@ -11,7 +11,7 @@ from looplit.laws.results import column, grouped, read_results
 
 
 def test_scaling_laws_notebook(
-    root: Path, shared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("matplotlib")
     monkeypatch.chdir(tmp_path)
@@ -20,7 +20,7 @@ def test_scaling_laws_notebook(
     names: dict = {}
     for cell in cells:
         exec(compile(cell, "notebook", "exec"), names)
-    runs = grouped(read_results(shared / "reference" / "fineweb_ladders.csv"))
+    runs = grouped(read_results("published"))
     assert names["PUBLISHED"] == {family: column(members, "final_val_loss") for family, members in runs.items()}
     for family, members in runs.items():
         # The table has seven digits.

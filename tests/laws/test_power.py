@@ -32,9 +32,9 @@ LOG_A = {
 }  # fmt: skip
 
 
-def published(shared: Path, families: list[str] | None = None) -> dict[str, Rows]:
+def published(families: list[str] | None = None) -> dict[str, Rows]:
     """The study's ladders as rows."""
-    runs = grouped(read_results(shared / "reference" / "fineweb_ladders.csv"))
+    runs = grouped(read_results("published"))
     return {
         name: power_rows(column(runs[name], "training_flops"), column(runs[name], "final_val_loss"))
         for name in families or runs
@@ -42,8 +42,8 @@ def published(shared: Path, families: list[str] | None = None) -> dict[str, Rows
 
 
 @pytest.fixture
-def fits(shared: Path) -> LadderFits:
-    return fit_ladders(published(shared))
+def fits() -> LadderFits:
+    return fit_ladders(published())
 
 
 def test_published_floor_exponents_and_constants(fits: LadderFits) -> None:
@@ -64,9 +64,9 @@ def test_slope_error_is_the_textbook_one(fits: LadderFits) -> None:
     assert fit.parameter("gamma").standard_error == pytest.approx(expected, rel=1e-9)
 
 
-def test_residuals_in_log_loss_would_give_another_floor(shared: Path) -> None:
+def test_residuals_in_log_loss_would_give_another_floor() -> None:
     """The published 1.693 of that variant tells that ours really takes residuals in raw loss."""
-    rows = published(shared, ["vanilla"])["vanilla"]
+    rows = published(["vanilla"])["vanilla"]
     floors = np.linspace(1.6, 1.75, 1501)
     x = np.log(rows.columns["compute"])
 
@@ -77,8 +77,8 @@ def test_residuals_in_log_loss_would_give_another_floor(shared: Path) -> None:
     assert floors[np.argmin([miss(floor) for floor in floors])] == pytest.approx(1.693, abs=2e-3)
 
 
-def test_c0_moves_log_a_alone(shared: Path) -> None:
-    rows = published(shared, ["vanilla"])["vanilla"]
+def test_c0_moves_log_a_alone() -> None:
+    rows = published(["vanilla"])["vanilla"]
     at_tuning, at_1e18 = fit_power(rows), fit_power(rows, 1e18)
     assert at_1e18["E"] == pytest.approx(at_tuning["E"], rel=1e-8)
     assert at_1e18["gamma"] == pytest.approx(at_tuning["gamma"], rel=1e-8)
@@ -115,8 +115,8 @@ def test_row_order_does_not_matter_at_all() -> None:
     assert first == second
 
 
-def test_saved_fits_predict_bit_for_bit(tmp_path: Path, shared: Path) -> None:
-    fit = fit_ladders(published(shared), bootstrap=15).families["loop_grow"]
+def test_saved_fits_predict_bit_for_bit(tmp_path: Path) -> None:
+    fit = fit_ladders(published(), bootstrap=15).families["loop_grow"]
     fit.save(tmp_path / "fit.json")
     loaded = Fit.load(tmp_path / "fit.json")
     compute = np.geomspace(1e17, 1e25, 50)
@@ -136,9 +136,9 @@ def test_intervals_hold_the_truth_about_as_often_as_they_say() -> None:
     assert (hits >= 18).all()
 
 
-def test_gain_in_exponent_is_surer_than_the_exponents(shared: Path) -> None:
+def test_gain_in_exponent_is_surer_than_the_exponents() -> None:
     """The floor moves all exponents together; taken draw by draw, their difference is free of it."""
-    fits = fit_ladders(published(shared), bootstrap=200).families
+    fits = fit_ladders(published(), bootstrap=200).families
     gain, (low, high) = exponent_gain(fits["untied_grow"], fits["vanilla"])
     width = np.ptp(fits["untied_grow"].parameter("gamma").interval)
     assert gain == pytest.approx(0.0055, abs=2e-4)

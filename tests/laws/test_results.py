@@ -31,8 +31,8 @@ RESULT = {
 }
 
 
-def test_published_table(shared: Path) -> None:
-    runs = read_results(shared / "reference" / "fineweb_ladders.csv")
+def test_published_table() -> None:
+    runs = read_results("published")
     assert len(runs) == 58
     assert runs[0].name == "vanilla d6 (line 2)"
     assert runs[0].family == "vanilla"

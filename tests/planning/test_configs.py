@@ -30,10 +30,10 @@ def test_committed_files_are_what_the_recipe_command_makes():
         assert (FOLDER / name).read_text(encoding="utf-8") == text, f"{name}: run recipe --write-configs configs"
 
 
-def test_no_file_is_left_over():
-    assert {path.name for path in FOLDER.glob("*_d[0-9][0-9]*.yaml")} <= set(GENERATED)
-    assert {path.name for path in FOLDER.glob("table4_*.yaml")} <= set(GENERATED)
-    assert {path.name for path in FOLDER.glob("truncated_*.yaml")} <= set(GENERATED)
+def test_no_file_is_left_over_and_two_are_at_the_top():
+    found = {path.relative_to(FOLDER).as_posix() for path in FOLDER.rglob("*.yaml")}
+    assert found == {"demo.yaml", *GENERATED}
+    assert {name for name in found if "/" not in name} == {"demo.yaml", "untied_grow_d26.yaml"}
 
 
 def test_every_published_run_is_there():
@@ -62,26 +62,26 @@ def test_config_plans_at_the_published_batch(name, capsys):
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_ladder_configs_are_the_recipes(family):
-    for path in sorted(FOLDER.glob(f"{family}_d*.yaml")):
+    for path in sorted(FOLDER.glob(f"ladders/{family}_d*.yaml")):
         run = recipe(family, int(path.stem[-2:]), initial_state="prelude")
         assert plan_config(read_configs([path])).run == run
 
 
 def test_grid_configs_are_the_data_constrained_recipes():
-    for path in sorted(FOLDER.glob("data_constrained_*.yaml")):
+    for path in sorted(FOLDER.glob("data_constrained/data_constrained_*.yaml")):
         depth, passes = (int(part[1:]) for part in path.stem.split("_")[-2:])
         run = data_constrained("operator_1" if passes == 1 else f"loop_{passes}", depth, initial_state="prelude")
         assert plan_config(read_configs([path])).run == run
 
 
 def test_table_4_arms_match_in_width_depth_and_tokens():
-    for path in sorted(FOLDER.glob("table4_*.yaml")):
+    for path in sorted(FOLDER.glob("ablations/table4_*.yaml")):
         run = plan_config(read_configs([path])).run
         assert (run.backbone.width, run.backbone.executed_depth(), run.steps) == (1024, 11, 1907)
 
 
 def test_truncation_configs_are_the_15_settings_at_5_widths():
-    paths = sorted(FOLDER.glob("truncated_loop_*.yaml"))
+    paths = sorted(FOLDER.glob("truncation/truncated_loop_*.yaml"))
     runs = [plan_config(read_configs([path])).run for path in paths]
     assert [(run.backbone.width, run.backbone.passes, run.backbone.trained_passes) for run in runs] == [
         (width, *setting) for width in WIDTHS for setting in SETTINGS
@@ -98,7 +98,7 @@ def test_truncation_configs_are_the_15_settings_at_5_widths():
 
 
 def test_rungs_say_nothing_that_their_depth_gives():
-    for path in sorted(FOLDER.glob("untied_grow_d*.yaml")):
+    for path in sorted(FOLDER.rglob("untied_grow_d*.yaml")):
         args = read_configs([path])["model"]["init_args"]
         assert args == {"depth": int(path.stem[-2:]), "initial_state": "prelude", "compile": True}
 
@@ -173,7 +173,7 @@ def test_shrunken_copy_trains(stem, tmp_path: Path, monkeypatch):
 
     from looplit.cli import run
 
-    config = copy.deepcopy(read_configs([FOLDER / f"{stem}.yaml"]))
+    config = copy.deepcopy(read_configs(FOLDER.rglob(f"{stem}.yaml")))
     config["model"]["init_args"] |= {**SHRUNKEN[stem], "vocabulary": 257, "context": 32, "compile": False}
     data = {"folder": str(tmp_path / "corpus"), "context": 32, "batch_size": 2}
     config["data"] = {"class_path": "StandardLibraryText", "init_args": data}

@@ -15,6 +15,7 @@ from looplit.accounting.flops import compute_parameters, flops_per_token, initia
 from looplit.accounting.recurrence import Growth, RandomPasses, Recurrence, draw_passes, growth_step
 from looplit.commands.recipe import recipe_main
 from looplit.errors import InputError
+from looplit.laws.results import PUBLISHED
 from looplit.model.config import split_depth
 from looplit.recipes.budgets import run_for_compute, run_for_parameters, run_for_tokens
 from looplit.recipes.families import FAMILIES
@@ -64,8 +65,8 @@ def test_learning_rates_of_published_runs(name, depth, rate, digits):
     assert plan["head_lr"] == pytest.approx(0.16 * plan["learning_rate"], rel=1e-15)
 
 
-def test_flops_of_every_published_rung(shared):
-    with open(shared / "reference" / "fineweb_ladders.csv") as file:
+def test_flops_of_every_published_rung():
+    with PUBLISHED.open() as file:
         rungs = list(csv.DictReader(file))
     assert len(rungs) == 58
     for rung in rungs:

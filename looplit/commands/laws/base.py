@@ -51,7 +51,8 @@ class Answer(NamedTuple):
 
 def common_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments that every subcommand takes."""
-    parser.add_argument("runs", help="CSV table, or folder of runs that holds their result.json files")
+    parser.add_argument("runs", help="CSV table, folder of runs that holds their result.json files, or `published` for "
+                                     "the growth study's FineWeb ladders")  # fmt: skip
     parser.add_argument("--where", nargs="+", default=[], metavar="COLUMN=VALUE[,VALUE]",
                         help="read only such runs: family=vanilla,loop_grow corpus=fineweb, for example")  # fmt: skip
     parser.add_argument(

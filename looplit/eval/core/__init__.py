@@ -10,7 +10,7 @@ from looplit.eval.core.evaluation import Plan, evaluate, plan_evaluation
 from looplit.eval.core.fetch import find_bundle
 from looplit.eval.core.metric import TaskScores
 from looplit.eval.core.scoring import Outcome
-from looplit.eval.core.summary import FILTERED, TaskResult, centered, kendall_tau_b, select_tasks, summarize, table
+from looplit.eval.core.summary import FILTERED, TaskResult, centered, select_tasks, summarize, table
 
 __all__ = [
     "FILTERED",
@@ -26,7 +26,6 @@ __all__ = [
     "evaluate",
     "find_bundle",
     "fingerprint",
-    "kendall_tau_b",
     "open_bundle",
     "plan_evaluation",
     "select_tasks",

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import shutil
+import stat
 import tempfile
-import urllib.request
 import zipfile
-from http.client import HTTPException
-from pathlib import Path
-from typing import IO
+import zlib
+from collections.abc import Callable
+from pathlib import Path, PurePosixPath
 
 from looplit.data.remote import user_cache_folder
 from looplit.errors import InputError, require
@@ -17,6 +16,9 @@ from looplit.eval.core.bundle import PUBLISHED_FINGERPRINT, Bundle, fingerprint,
 from looplit.eval.core.processes import from_first, rank_and_world
 
 BUNDLE_URL = "https://karpathy-public.s3.us-west-2.amazonaws.com/eval_bundle.zip"
+ARCHIVE = "eval_bundle.zip"
+RETRIES = 3
+MOST_BYTES = 2**31  # unpacked; the published bundle has a fraction of that
 _CHUNK_BYTES = 2**20
 _TIMEOUT_S = 30
 
@@ -58,18 +60,19 @@ def download_bundle(folder: Path, url: str = BUNDLE_URL, expected: str = PUBLISH
     Raises:
         InputError: No connection, not a bundle, a path in the archive that leaves it, or another fingerprint.
     """
+    import pooch
+
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".eval_bundle-", dir=folder.parent) as scratch:
-        archive = Path(scratch) / "eval_bundle.zip"
+        archives = pooch.create(scratch, "", registry={ARCHIVE: None}, urls={ARCHIVE: url}, retry_if_failed=RETRIES)
         try:
-            with urllib.request.urlopen(url, timeout=_TIMEOUT_S) as response, archive.open("wb") as file:
-                _copy(response, file, int(response.headers.get("Content-Length") or 0))
-        except (OSError, HTTPException) as error:
+            archive = archives.fetch(ARCHIVE, downloader=_downloader())
+        except OSError as error:  # of the HTTP library, too
             raise InputError(
-                f"bundle: {url} could not be downloaded ({error}); unpack eval_bundle.zip so that "
+                f"bundle: {url} could not be downloaded ({error}); unpack {ARCHIVE} so that "
                 f"{folder / 'core.yaml'} exists, or give its folder with --bundle"
             ) from error
-        root = _unpack(archive, Path(scratch) / "unpacked")
+        root = _unpack(Path(archive), Path(scratch) / "unpacked")
         found = fingerprint(root)
         require(found == expected, "bundle", found, f"the content of {url} must have the fingerprint {expected}")
         try:
@@ -79,34 +82,31 @@ def download_bundle(folder: Path, url: str = BUNDLE_URL, expected: str = PUBLISH
                 raise
 
 
-def _copy(source: IO[bytes], target: IO[bytes], n_bytes: int) -> None:
+def _downloader() -> Callable[..., None]:
+    from pooch import HTTPDownloader, get_logger
     from tqdm import tqdm
 
-    received = 0
-    with tqdm(total=n_bytes or None, unit="B", unit_scale=True, desc="eval_bundle.zip", disable=None) as bar:
-        while chunk := source.read(_CHUNK_BYTES):
-            target.write(chunk)
-            received += len(chunk)
-            bar.update(len(chunk))
-    if received < n_bytes:
-        raise ConnectionError(f"ended after {received} of {n_bytes} bytes")
+    get_logger().setLevel("WARNING")
+    bar = tqdm(total=0, unit="B", unit_scale=True, desc=ARCHIVE, disable=None, leave=False)
+    downloader: Callable[..., None] = HTTPDownloader(progressbar=bar, chunk_size=_CHUNK_BYTES, timeout=_TIMEOUT_S)
+    return downloader
 
 
 def _unpack(archive: Path, into: Path) -> Path:
     """The folder with `core.yaml` among the files of a zip archive."""
     try:
         with zipfile.ZipFile(archive) as packed:
-            for member in packed.infolist():
-                inside = (into / member.filename).resolve().is_relative_to(into.resolve())
+            members = packed.infolist()
+            for member in members:
+                path = PurePosixPath(member.filename)
+                inside = (
+                    not path.is_absolute() and ".." not in path.parts and not stat.S_ISLNK(member.external_attr >> 16)
+                )
                 require(inside, "bundle", member.filename, "this path in the archive leaves the bundle")
-            for member in packed.infolist():
-                target = into / member.filename
-                if member.is_dir():
-                    continue
-                target.parent.mkdir(parents=True, exist_ok=True)
-                with packed.open(member) as source, target.open("wb") as file:
-                    shutil.copyfileobj(source, file)
-    except zipfile.BadZipFile as error:
+            n_bytes = sum(member.file_size for member in members)
+            require(n_bytes <= MOST_BYTES, "bundle", n_bytes, f"an archive must hold at most {MOST_BYTES} bytes")
+            packed.extractall(into)
+    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError) as error:
         raise InputError(f"bundle: what was downloaded is not a zip archive ({error})") from error
     found = next((path for path in sorted(into.rglob("core.yaml"))), None)
     if found is None:

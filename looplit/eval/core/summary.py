@@ -21,6 +21,7 @@ FILTERED = tuple(label for label in LABELS if label not in FILTERED_OUT)
 
 LEAST_GAIN_OVER_CHANCE = 0.02
 LEAST_TAU = 0.5
+ROUNDING = 1e-12
 MOST_NAMED = 5  # missing tasks that a line lists
 
 
@@ -113,28 +114,19 @@ def select_tasks(
     ...              {"a": 0.25, "b": 0.25, "c": 0.25})
     ['a']
     """
+    from scipy.stats import kendalltau
+
     require(len(amounts) > 1, "amounts", list(amounts), "needs at least two checkpoints")
     largest = max(range(len(amounts)), key=lambda i: amounts[i])
     kept = []
     for label, values in accuracies.items():
         require(len(values) == len(amounts), f"accuracies of {label}", list(values), f"must be {len(amounts)} values")
         gain = values[largest] - baselines[label]
-        # Accuracies are ratios of counts: a gain of exactly two points may come out a rounding error below.
-        if gain >= LEAST_GAIN_OVER_CHANCE - 1e-12 and kendall_tau_b(amounts, values) >= LEAST_TAU:
+        # What is exactly at a bound may come out a rounding error below. Constant accuracies have no τ_b (NaN).
+        rises = kendalltau(amounts, values).statistic >= LEAST_TAU - ROUNDING
+        if gain >= LEAST_GAIN_OVER_CHANCE - ROUNDING and rises:
             kept.append(label)
     return kept
-
-
-def kendall_tau_b(x: Sequence[float], y: Sequence[float]) -> float:
-    """Kendall's τ_b = (concordant - discordant) / √((pairs - ties in x)(pairs - ties in y)); 0 if either is constant.
-
-    >>> kendall_tau_b([1, 2, 3, 4], [1, 3, 2, 4])
-    0.6666666666666666
-    """
-    require(len(x) == len(y), "y", list(y), f"must have {len(x)} values")
-    pairs = [(_sign(x[i] - x[j]), _sign(y[i] - y[j])) for i in range(len(x)) for j in range(i)]
-    untied = sum(a != 0 for a, _ in pairs) * sum(b != 0 for _, b in pairs)
-    return sum(a * b for a, b in pairs) / math.sqrt(untied) if untied else 0.0
 
 
 def table(summary: Mapping[str, Any]) -> str:
@@ -194,7 +186,3 @@ def _shortfalls(bundle: Bundle, results: Mapping[str, TaskResult], limit: int | 
         listed = ", ".join(f"{label} {count}" for label, count in skipped.items())
         reasons.append(f"examples that do not fit into the context are left out: {listed}")
     return reasons
-
-
-def _sign(value: float) -> int:
-    return (value > 0) - (value < 0)

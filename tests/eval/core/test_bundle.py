@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import io
+import stat
 import zipfile
 from pathlib import Path
 
 import pytest
 from helpers.core_bundle import Made, write_bundle
+from helpers.hub_server import HubServer
 
 from looplit.errors import InputError
 from looplit.eval.core import find_bundle, fingerprint, open_bundle
@@ -95,7 +96,7 @@ def test_a_malformed_example_is_named_by_file_and_line(tmp_path: Path, line: str
         read_examples(open_bundle(folder).tasks["mine"])
 
 
-def zipped(folder: Path, into: Path, extra: dict[str, bytes] | None = None) -> Path:
+def zipped(folder: Path, into: Path, extra: dict[str | zipfile.ZipInfo, bytes] | None = None) -> Path:
     with zipfile.ZipFile(into, "w") as archive:
         for path in sorted(folder.rglob("*")):
             if path.is_file():
@@ -114,58 +115,91 @@ def test_a_file_that_is_no_text_is_named(tmp_path: Path, name: str) -> None:
         read_examples(open_bundle(folder).tasks["mine"])
 
 
-def test_a_download_is_unpacked_where_it_belongs(tmp_path: Path, bundle_folder: Path) -> None:
-    archive = zipped(bundle_folder, tmp_path / "b.zip", {"__MACOSX/._core.yaml": b"x"})
-    download_bundle(tmp_path / "cache" / "eval_bundle", archive.as_uri(), fingerprint(bundle_folder))
+@pytest.fixture
+def archive_url(hub: HubServer, bundle_folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Address of the bundle's archive, which lies at hub.root/"b.zip"."""
+    monkeypatch.setattr("pooch.core.time.sleep", lambda seconds: None)
+    zipped(bundle_folder, hub.root / "b.zip", {"__MACOSX/._core.yaml": b"x"})
+    return f"{hub.address}/files/b.zip"
+
+
+def test_a_download_is_unpacked_where_it_belongs(tmp_path: Path, bundle_folder: Path, archive_url: str) -> None:
+    download_bundle(tmp_path / "cache" / "eval_bundle", archive_url, fingerprint(bundle_folder))
     assert open_bundle(tmp_path / "cache" / "eval_bundle").fingerprint == fingerprint(bundle_folder)
     assert [path.name for path in (tmp_path / "cache").iterdir()] == ["eval_bundle"]
+
+
+def linked(path: str) -> zipfile.ZipInfo:
+    """An entry that is a symbolic link."""
+    entry = zipfile.ZipInfo(path)
+    entry.external_attr = (stat.S_IFLNK | 0o777) << 16
+    return entry
 
 
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        ("half", "not a zip|could not"),
+        ("half", "not a zip"),
         ("other", "fingerprint"),
-        ("escape", "leaves the bundle"),
+        ("up", "'../../outside.txt': this path in the archive leaves the bundle"),
+        ("absolute", "'/tmp/outside.txt': this path in the archive leaves the bundle"),
+        ("link", "'eval_bundle/link': this path in the archive leaves the bundle"),
+        ("large", "an archive must hold at most 100 bytes"),
         ("none", "no core.yaml"),
     ],
 )
-def test_a_bad_download_leaves_nothing_behind(tmp_path: Path, bundle_folder: Path, damage: str, message: str) -> None:
-    extra = {"other": {"eval_bundle/more.txt": b"x"}, "escape": {"../../outside.txt": b"x"}}.get(damage)
-    source = tmp_path if damage == "none" else bundle_folder
-    archive = zipped(source, tmp_path / "b.zip", extra)
+def test_a_bad_download_leaves_nothing_behind(
+    tmp_path: Path, bundle_folder: Path, hub: HubServer, archive_url: str, damage: str, message: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    extra: dict[str, dict[str | zipfile.ZipInfo, bytes]] = {
+        "other": {"eval_bundle/more.txt": b"x"},
+        "up": {"../../outside.txt": b"x"},
+        "absolute": {"/tmp/outside.txt": b"x"},
+        "link": {linked("eval_bundle/link"): b"/etc"},
+    }
+    archive = zipped(tmp_path / "empty" if damage == "none" else bundle_folder, hub.root / "b.zip", extra.get(damage))
     if damage == "half":
         archive.write_bytes(archive.read_bytes()[: archive.stat().st_size // 2])
+    if damage == "large":
+        monkeypatch.setattr("looplit.eval.core.fetch.MOST_BYTES", 100)
     with pytest.raises(InputError, match=message):
-        download_bundle(tmp_path / "cache" / "eval_bundle", archive.as_uri(), fingerprint(bundle_folder))
+        download_bundle(tmp_path / "cache" / "eval_bundle", archive_url, fingerprint(bundle_folder))
     assert list((tmp_path / "cache").iterdir()) == []
     assert not (tmp_path / "outside.txt").exists()
 
 
-def test_a_connection_that_ends_early_is_an_error(
-    tmp_path: Path, bundle_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Response(io.BytesIO):
-        headers = {"Content-Length": "1000"}
-
-    monkeypatch.setattr("urllib.request.urlopen", lambda url, timeout: Response(b"x" * 400))
-    with pytest.raises(InputError, match=r"400 of 1000 bytes.*core\.yaml exists, or give its folder"):
-        download_bundle(tmp_path / "eval_bundle", "https://example.org/x.zip")
+def test_a_download_is_tried_again(tmp_path: Path, bundle_folder: Path, hub: HubServer, archive_url: str) -> None:
+    hub.faults["file"] = ["cut", 503]
+    download_bundle(tmp_path / "eval_bundle", archive_url, fingerprint(bundle_folder))
+    assert len(hub.requests) == 3
 
 
-def test_the_first_of_two_downloads_stays(tmp_path: Path, bundle_folder: Path) -> None:
-    archive, there = zipped(bundle_folder, tmp_path / "b.zip"), tmp_path / "cache" / "eval_bundle"
+@pytest.mark.parametrize("fault", ["cut", 404])
+def test_a_download_that_fails_is_one_line(
+    tmp_path: Path, hub: HubServer, archive_url: str, fault: int | str
+) -> None:  # fmt: skip
+    hub.always["file"] = fault
+    line = r"bundle: http://.*b\.zip could not be downloaded \(.*core\.yaml exists, or give its folder"
+    with pytest.raises(InputError, match=line) as caught:
+        download_bundle(tmp_path / "cache" / "eval_bundle", archive_url)
+    assert "\n" not in str(caught.value)
+    assert list((tmp_path / "cache").iterdir()) == []
+
+
+def test_the_first_of_two_downloads_stays(tmp_path: Path, bundle_folder: Path, archive_url: str) -> None:
+    there = tmp_path / "cache" / "eval_bundle"
     for _ in range(2):
-        download_bundle(there, archive.as_uri(), fingerprint(bundle_folder))
+        download_bundle(there, archive_url, fingerprint(bundle_folder))
     assert [path.name for path in there.parent.iterdir()] == ["eval_bundle"]
     assert fingerprint(there) == fingerprint(bundle_folder)
 
 
 def test_without_a_connection_one_line_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(url: str, timeout: float) -> None:
+    def refuse(*args: object, **settings: object) -> None:
         raise OSError("no route")
 
-    monkeypatch.setattr("urllib.request.urlopen", refuse)
+    monkeypatch.setattr("requests.get", refuse)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     with pytest.raises(InputError, match=r"no route.*unpack eval_bundle\.zip so that .*core\.yaml exists") as caught:
         find_bundle()
@@ -173,13 +207,9 @@ def test_without_a_connection_one_line_says_what_to_do(tmp_path: Path, monkeypat
 
 
 def test_a_copy_in_the_cache_must_be_the_published_one(
-    tmp_path: Path, bundle_folder: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, bundle_folder: Path, archive_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    download_bundle(
-        tmp_path / "looplit" / "eval_bundle",
-        zipped(bundle_folder, tmp_path / "b.zip").as_uri(),
-        fingerprint(bundle_folder),
-    )
+    download_bundle(tmp_path / "looplit" / "eval_bundle", archive_url, fingerprint(bundle_folder))
     with pytest.raises(InputError, match="differs from the published bundle"):
         find_bundle()

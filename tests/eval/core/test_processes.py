@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import requests
 import torch
 import torch.multiprocessing as mp
 from helpers.core_bundle import CONTEXT, make_model
@@ -18,7 +19,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import init_device_mesh
 
 from looplit.errors import InputError
-from looplit.eval.core import Outcome, evaluate, fetch, find_bundle, open_bundle, plan_evaluation
+from looplit.eval.core import Outcome, evaluate, find_bundle, open_bundle, plan_evaluation
 from looplit.eval.core.processes import launched
 from looplit.model import Backbone
 
@@ -98,7 +99,7 @@ def _find(rank: int, port: int, out: str) -> None:
     def no_route(*args: object, **settings: object) -> None:
         raise OSError("no route")
 
-    fetch.urllib.request.urlopen = no_route  # type: ignore[assignment]
+    requests.get = no_route  # type: ignore[assignment]
     with launched(), pytest.raises(InputError, match="no route") as caught:
         find_bundle()
     Path(out, f"{rank}.txt").write_text(str(caught.value))

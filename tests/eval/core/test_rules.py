@@ -26,7 +26,6 @@ from looplit.eval.core import (
     Outcome,
     TaskResult,
     evaluate,
-    kendall_tau_b,
     open_bundle,
     plan_evaluation,
     select_tasks,
@@ -287,15 +286,6 @@ def test_a_bundle_of_other_tasks(tmp_path: Path, backbone: Backbone) -> None:
     folder = write_bundle(tmp_path / "own", [Made("mine", "schema", [2], 4), Made("other", "multiple_choice", 0, 5)])
     summary = evaluate(backbone, plan_evaluation(open_bundle(folder), "bytes", context=CONTEXT))
     assert (summary["published_suite"], summary["partial"], summary["num_examples"]) == (False, [], 9)
-
-
-def test_kendall_is_tau_b() -> None:
-    draw = random.Random(0)
-    for _ in range(50):
-        x = [draw.randint(0, 6) for _ in range(8)]
-        y = [draw.randint(0, 3) / 4 for _ in range(8)]
-        assert kendall_tau_b(x, y) == pytest.approx(kendalltau(x, y).statistic, abs=1e-12)
-    assert kendall_tau_b([1, 2, 3], [0.5, 0.5, 0.5]) == 0
 
 
 def test_the_filter_keeps_what_stands_out_and_rises() -> None:
