@@ -12,11 +12,11 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
-from looplit.accounting.recurrence import Growth, growth_step
+from looplit.accounting.recurrence import REWARM_STEPS, Growth, growth_step
 from looplit.errors import InputError, require
 from looplit.model.config import check_growth
 from looplit.model.growth import Growable, grow, growable_backbone, restore_passes, save_passes
-from looplit.optim.schedule import REWARM_STEPS, rewarm_factor
+from looplit.optim.schedule import rewarm_factor
 
 
 class ModelGrowth(Callback):

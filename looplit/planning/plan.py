@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, get_args
 
-from looplit.accounting.recurrence import Growth, RandomPasses, Recurrence, growth_step
+from looplit.accounting.recurrence import REWARM_STEPS, Growth, RandomPasses, Recurrence, growth_step
 from looplit.errors import InputError, require
 from looplit.model.config import check_growth
 from looplit.planning.resources import (
@@ -36,10 +36,12 @@ class Plan:
     Args:
         run: Complete but for data.
         machine: Devices, micro-batch, sharding, precision.
+        settings: What else a config says that a record holds.
     """
 
     run: Run
     machine: Machine
+    settings: Mapping[str, Any] = field(default_factory=dict)
 
     def to_dict(self, device: str | float = "h100", mfu: float = TYPICAL_MFU) -> dict[str, Any]:
         """The run's JSON keys, and FLOPs per phase, memory per device in bytes and the expected time.
@@ -53,7 +55,9 @@ class Plan:
         flops = self.run.training_flops * again
         return {
             **self.run.to_dict(),
+            **self.settings,
             "phase_flops": [self.run.phase_flops(phase) for phase in self.run.phases],
+            "precision": self.machine.precision,
             "device_count": self.machine.devices,
             "memory_bytes": memory_per_device(self.run, self.machine),
             "phase_memory_bytes": [
@@ -124,7 +128,21 @@ def plan_config(config: Mapping[str, Any], devices: int | None = None) -> Plan:
         batch_tokens=batch_tokens,
         pool_tokens=data_args.get("pool_tokens"),
     )
-    return Plan(run, machine)
+    return Plan(run, machine, _other_settings(config, data_args, trainer))
+
+
+def _other_settings(config: Mapping[str, Any], data: Mapping[str, Any], trainer: Mapping[str, Any]) -> dict[str, Any]:
+    """What a config says beside run and machine that a record holds, under the record's names."""
+    said = {
+        "seed": config.get("seed_everything"),
+        "data_seed": data.get("seed"),
+        "recut": data.get("recut"),
+        "gradient_clip_val": trainer.get("gradient_clip_val"),
+        "gradient_clip_algorithm": trainer.get("gradient_clip_algorithm"),
+        "validation_limit": trainer.get("limit_val_batches"),
+        "training_limit": trainer.get("limit_train_batches"),
+    }
+    return {name: value for name, value in said.items() if value is not None}
 
 
 def _section(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
@@ -176,7 +194,7 @@ def _precision(given: Any) -> Precision:
 def _recurrence(recipe: ModelRecipe, callbacks: Any, planned: int, steps: int) -> Recurrence:
     """K over the `steps` that the Trainer takes; growth fractions are shares of the `planned` ones."""
     growths: tuple[Growth, ...] = ()
-    drawn, any_target = None, False
+    drawn, any_target, rewarm = None, False, REWARM_STEPS
     for callback in callbacks if isinstance(callbacks, list) else [callbacks]:
         name, args = _subclass({"class_path": callback} if isinstance(callback, str) else callback, "callback")
         name = name.rpartition(".")[2]
@@ -184,6 +202,7 @@ def _recurrence(recipe: ModelRecipe, callbacks: Any, planned: int, steps: int) -
             require(not growths, "trainer.callbacks", "ModelGrowth", "give several growths to one, as lists")
             any_target = bool(args.get("any_target"))
             growths = _growths(recipe, args, planned)
+            rewarm = args.get("rewarm_steps", REWARM_STEPS)
         elif name == "RandomRecurrence":
             drawn = _random(args)
     grows = recipe.growth_plan is None or bool(growths)
@@ -195,7 +214,7 @@ def _recurrence(recipe: ModelRecipe, callbacks: Any, planned: int, steps: int) -
         check_growth(passes, growth.passes, tied=backbone.tied, stored_cores=stored, any_target=any_target)
         passes = growth.passes
     taken = tuple(growth for growth in growths if growth.step < steps)
-    return Recurrence(backbone.passes, taken, drawn if taken == growths else None)
+    return Recurrence(backbone.passes, taken, drawn if taken == growths else None, rewarm)
 
 
 def _random(args: Mapping[str, Any]) -> RandomPasses:

@@ -185,6 +185,7 @@ def run_of(recipe: ModelRecipe, planned_steps: int, *, context: int | None = Non
         backbone=replace(recipe.backbone, context=context or recipe.backbone.context),
         hyperparameters=recipe.settings(planned_steps),
         optimizer=recipe.optimizer,
+        planned_steps=None if planned_steps == rest["steps"] else planned_steps,
         **rest,
     )
 
