@@ -106,6 +106,7 @@ def require_recurrences(runs: Sequence[Result], grid: Sequence[str]) -> list[str
     Raises:
         InputError: A setting varies within a cell, or among the runs of several passes or of one.
     """
+    _require_recorded(runs, "family")
     replicates(runs, grid)
     parts = {"once": [run for run in runs if run.values["passes"] == 1]}
     parts["several times"] = [run for run in runs if run not in parts["once"]]
