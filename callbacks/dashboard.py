@@ -12,6 +12,7 @@ from looplit.callbacks.tensorboard import add_figure, log_step, writers
 from looplit.model.config import BackboneConfig
 from looplit.modules.base import LoopedLM
 from looplit.planning.card import run_card
+from looplit.recipes.run import backbone_settings
 
 if TYPE_CHECKING:
     from looplit.plots.training import Point
@@ -170,7 +171,7 @@ def _hyperparameters(pl_module: LoopedLM) -> dict[str, bool | float | str]:
         "width": config.width,
         "heads": config.heads,
         "split": (config.prelude, config.core, config.coda),
-        "passes": config.passes,
+        **backbone_settings(config),
         **pl_module.recipe.settings(pl_module.planned_steps).to_dict(),
     }
     chosen = {**pl_module.hparams, **settled}

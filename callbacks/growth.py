@@ -11,10 +11,10 @@ from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from looplit.accounting.growth import GrowthRequest
-from looplit.accounting.recurrence import Growth
+from looplit.accounting.recurrence import REWARM_STEPS, Growth
 from looplit.errors import require
 from looplit.model.growth import grow, growable_backbone, restore_passes, save_passes
-from looplit.optim.schedule import REWARM_STEPS, rewarm_factor
+from looplit.optim.schedule import rewarm_factor
 
 
 class ModelGrowth(Callback):

@@ -16,7 +16,7 @@ import torch
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.utilities.rank_zero import rank_zero_only
 
-from looplit.accounting.recurrence import Recurrence
+from looplit.accounting.recurrence import REWARM_STEPS, Recurrence
 from looplit.callbacks.last_step import at_last_step
 from looplit.modules.base import LoopedLM
 from looplit.recipes.run import Run, run_of
@@ -31,8 +31,8 @@ class RunReport(Callback):
     is that of the final weights. Only for LoopLit's own modules; others train without a report.
 
     Args:
-        filename: Name of the JSON file in the run's folder. Its keys are those of `Run.to_dict`, with `tokens` and
-            `training_flops` as processed, and losses in nats per token, times in seconds.
+        filename: Name of the JSON file in the run's folder. Its keys are those of `looplit.results`, with `tokens` and
+            `training_flops` as processed.
     """
 
     def __init__(self, filename: str = "result.json") -> None:
@@ -106,6 +106,8 @@ class RunReport(Callback):
             "tokens": meter.tokens,
             "epochs": meter.tokens / epoch_tokens if (epoch_tokens := _epoch_tokens(trainer, pl_module)) else None,
             "training_flops": meter.flops,
+            **trainer_settings(trainer),
+            **text_record(trainer),
             "final_val_loss": losses[-1] if losses else None,
             "best_val_loss": min(losses, default=None),
             "final_val_bpb": self._bits_per_byte,
@@ -117,6 +119,7 @@ class RunReport(Callback):
             "device": torch.cuda.get_device_name() if torch.cuda.is_available() else platform.machine() + " CPU",
             "device_count": trainer.world_size,
             "seed": torch.initial_seed(),
+            "initial_weights_seed": pl_module.hparams["seed"],
             "versions": {**{name: version(name) for name in _REPORTED_VERSIONS}, "python": platform.python_version()},
             "config_path": str(folder / "config.yaml") if (folder / "config.yaml").exists() else None,
             "checkpoint_path": next((path for path in checkpoints if path), None),
@@ -173,14 +176,35 @@ def planned_run(trainer: L.Trainer, pl_module: LoopedLM, steps: int | None = Non
         growth for callback in callbacks for growth in getattr(callback, "growth_events", ()) if growth.step < steps
     )
     drawn = (callback.random_passes for callback in callbacks if hasattr(callback, "random_passes"))
+    rewarm = (getattr(callback, "rewarm_steps", REWARM_STEPS) for callback in callbacks
+              if hasattr(callback, "growth_events"))  # fmt: skip
     return run_of(
         pl_module.recipe,
         planned,
         context=_context(trainer, pl_module),
-        recurrence=Recurrence(pl_module.config.passes, growths, next(drawn, None)),
+        recurrence=Recurrence(pl_module.config.passes, growths, next(drawn, None), next(rewarm, REWARM_STEPS)),
         steps=steps,
         batch_tokens=_batch_tokens(trainer, pl_module),
     )
+
+
+def trainer_settings(trainer: L.Trainer) -> dict[str, Any]:
+    """What a Trainer itself decides of the training and of what is validated on; limits where they leave some out."""
+    limits = {"validation_limit": trainer.limit_val_batches, "training_limit": trainer.limit_train_batches}
+    return {
+        "precision": str(trainer.precision),
+        "gradient_clip_val": trainer.gradient_clip_val,
+        "gradient_clip_algorithm": trainer.gradient_clip_algorithm and str(trainer.gradient_clip_algorithm),
+    } | {name: None if limit == 1.0 and isinstance(limit, float) else limit for name, limit in limits.items()}
+
+
+def text_record(trainer: L.Trainer) -> dict[str, Any]:
+    """What is known of the text: the `record()` of the data module, or the class of what gives the batches."""
+    data = trainer.datamodule  # type: ignore[attr-defined]
+    if hasattr(data, "record"):
+        return dict(data.record())
+    source = data or getattr(trainer.train_dataloader, "dataset", trainer.train_dataloader)
+    return {"corpus": f"{type(source).__module__}.{type(source).__qualname__}"}
 
 
 def _context(trainer: L.Trainer, pl_module: LoopedLM) -> int:

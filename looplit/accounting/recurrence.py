@@ -10,6 +10,8 @@ from dataclasses import dataclass
 
 from looplit.errors import require
 
+REWARM_STEPS = 40  # optimizer steps over which the learning rate rises again after growth (growth study, Algorithm 1)
+
 
 def growth_step(fraction: float, steps: int) -> int:
     """g = floor((1-ρ)·steps + 1e-9), the optimizer steps before growth (growth study, Algorithm 1).
@@ -81,11 +83,13 @@ class Recurrence:
         passes: K at the start.
         growths: In the order of their steps.
         random: Drawn K after the last growth, or from the start if there is none.
+        rewarm_steps: Over which the learning rate rises again after each growth.
     """
 
     passes: int
     growths: tuple[Growth, ...] = ()
     random: RandomPasses | None = None
+    rewarm_steps: int = REWARM_STEPS
 
     def __post_init__(self) -> None:
         passes, step = self.passes, 0

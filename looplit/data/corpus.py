@@ -25,6 +25,7 @@ TOKEN_BYTES = "token_bytes.npy"
 SPLITS = ("validation", "train")
 LARGEST_SEED = 2**32 - 1  # that numpy's generator takes
 LARGEST_CONTEXT = 2**24 - 1  # a block fits into a chunk of 32 MiB
+NOT_OF_THE_TEXT = ("block", "train_tokens", "tokenizer", "stdlib")  # settings that leave its training text as it is
 FORMAT = 2  # of the manifest and of the way documents become blocks; raise it when either changes
 
 
@@ -124,6 +125,21 @@ class Corpus:
     splits: dict[str, Split]
     versions: dict[str, str]
     address: str | None = None
+
+    def record(self) -> dict[str, Any]:
+        """What the record of a run says of its text, see `looplit.results`.
+
+        The hash is of every setting that decides the text, so that corpora are equal only if all of them are; not of
+        those that say how much of it was prepared and how it was cut, nor of the place of the standard library.
+        """
+        kept = {name: value for name, value in sorted(self.settings.items()) if name not in NOT_OF_THE_TEXT}
+        return {
+            "corpus": self.settings.get("source"),
+            "corpus_revision": self.settings.get("revision", self.settings.get("python")),
+            "corpus_hash": hashlib.sha256(json.dumps(kept).encode()).hexdigest()[:16],
+            "tokenizer": self.settings.get("tokenizer"),
+            "validation_hash": self.splits["validation"].fingerprint[:16],
+        }
 
     def write_manifest(self) -> None:
         """Writes `corpus.json`, which makes the folder valid; so it comes last."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from lightning.pytorch import LightningDataModule
@@ -126,6 +126,16 @@ class TokenData(LightningDataModule):
             self.train_blocks <= stored, "pool_tokens", self.pool_tokens,
             f"the corpus has {stored * corpus.block} tokens in whole blocks",
         )  # fmt: skip
+
+    def record(self) -> dict[str, Any]:
+        """What the record of a run says of its text, see `looplit.results`; known after `setup`."""
+        return {
+            **self.corpus.record(),
+            "validation_tokens": self.val_blocks * self.corpus.block,
+            "pool_tokens": self.pool_tokens,
+            "recut": self.recut,
+            "data_seed": self.seed,
+        }
 
     @property
     def train_blocks(self) -> int:

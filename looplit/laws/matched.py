@@ -12,8 +12,8 @@ from looplit.errors import require
 from looplit.laws.curves import fit_parabola, optimum
 from looplit.laws.fit import Array, Fit
 from looplit.laws.multiplier import compute_at
-from looplit.laws.results import unit_of
 from looplit.laws.rows import average_replicates, check_rows
+from looplit.results import unit_of
 
 Curve = tuple[Array, Array]
 """(compute, loss), in order of compute."""

@@ -12,8 +12,9 @@ import numpy as np
 from looplit.errors import require
 from looplit.laws.curves import fit_line
 from looplit.laws.fit import Fit
-from looplit.laws.results import Result, checked, column, grouped, having, unit_of
+from looplit.laws.results import Result, checked, column, grouped, having
 from looplit.laws.rows import check_rows
+from looplit.results import unit_of
 
 RANGES = ("all", "lower half")
 """All runs, or those in the lower half of the pooled range of validation loss."""

@@ -5,93 +5,16 @@ from __future__ import annotations
 import csv
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from looplit.errors import InputError, require
-
-ALIASES = {"arm": "family", "compute_flops": "training_flops", "val_loss": "final_val_loss"}
-"""Names of the published table → ours."""
+from looplit.results import field_of, resolved
 
 TASK_TABLES = {"losses": "loss:", "centered_results": "centered:"}
 """Tables of an evaluation → prefix of the columns they become, "loss:hellaswag" for example."""
-
-UNITS = {
-    "training_flops": "training FLOPs",
-    "train_seconds": "seconds of optimization",
-    "tokens": "training tokens",
-    "tokens_per_parameter": "training tokens per initial stored parameter",
-    "growth_fraction": "fraction of training tokens after growth",
-    "stored_parameters": "stored parameters N",
-    "passes": "passes K",
-    "trained_passes": "trained passes B",
-    "depth": "nominal depth",
-    "learning_rate": "matrix learning rate per step",
-    "embedding_lr": "embedding learning rate per step",
-    "head_lr": "head learning rate per step",
-    "weight_decay": "weight decay per step and learning rate",
-    "embedding_lr_multiplier": "multiple of the matrix learning rate",
-    "head_lr_multiplier": "multiple of the matrix learning rate",
-    "residual_multiplier": "factor on every block's branches",
-    "output_multiplier": "factor on the logits",
-    "injection_scale": "factor on the prelude's output",
-    "embedding_std": "standard deviation",
-    "uniform_init_scale": "multiple of width^-0.5",
-    "batch_tokens": "tokens per optimizer step",
-    "warmup_steps": "optimizer steps",
-    "warmdown_ratio": "fraction of the optimizer steps",
-    "effective_depth": "executed blocks",
-    "final_val_loss": "nats per token",
-    "best_val_loss": "nats per token",
-    "final_val_bpb": "bits per byte",
-    "core_loss": "nats per token of the gold answers",
-    "loss:": "nats per token of the gold answers",
-    "centered:": "centered accuracy",
-    "core_metric": "CORE, mean centered accuracy",
-    "core_metric_filtered": "filtered CORE, mean centered accuracy",
-}
-CIRCUMSTANCES = (
-    "tokens_per_second", "train_seconds", "wall_s", "peak_gib", "device", "device_count", "versions", "config_path",
-    "checkpoint_path",
-)  # fmt: skip
-"""What may differ between two results of one run: where it ran, how fast, and where it was kept."""
-
-SIZE = ("depth", "width", "stored_parameters")
-"""What tells the rungs of a ladder apart."""
-
-SETTINGS = (
-    "family", "corpus", "optimizer", "heads", "split", "passes", "initial_passes", "trained_passes", "vocabulary",
-    "context", "batch_tokens", "pool_tokens", "epochs", "tokens_per_parameter", "growth_fraction", "growth_step",
-    "learning_rate", "embedding_lr", "head_lr", "embedding_lr_multiplier", "head_lr_multiplier", "residual_multiplier",
-    "output_multiplier", "injection_scale", "weight_decay", "embedding_std", "uniform_init_scale", "warmup_steps",
-    "warmdown_ratio", "betas", "initial_betas", "eps", "tokens", "steps", "training_flops",
-)  # fmt: skip
-"""What a person chooses for a run, beside its `SIZE`. Replicates differ in none of these."""
-
-RISING = ("core_metric", "core_metric_filtered", "centered:")
-"""Scores that are better when higher."""
-
-_ABOVE_0 = ((lambda value: value > 0), "must be above 0")
-_WHOLE = ((lambda value: value >= 1 and value == int(value)), "must be a whole number of at least 1")
-_AT_MOST_1 = ((lambda value: value <= 1), "must be at most 1")
-RANGES: dict[str, tuple[Callable[[float], bool], str]] = {
-    "depth": _WHOLE,
-    "passes": _WHOLE,
-    "weight_decay": ((lambda value: value >= 0), "must be at least 0"),
-    "training_flops": _ABOVE_0,
-    "train_seconds": _ABOVE_0,
-    "final_val_loss": _ABOVE_0,
-    "best_val_loss": _ABOVE_0,
-    "final_val_bpb": _ABOVE_0,
-    "core_loss": _ABOVE_0,
-    "loss:": _ABOVE_0,
-    "core_metric": _AT_MOST_1,
-    "core_metric_filtered": _AT_MOST_1,
-    "centered:": _AT_MOST_1,
-}
-"""Column → what its values are, and the same in words."""
 
 
 # The FineWeb ladders of the growth study (arXiv 2609.19107): family, depth, training FLOPs and validation loss of all
@@ -108,61 +31,44 @@ class Result:
         name: How messages call it.
         labels: Its text values, the family among them.
         values: Its numbers, under the keys of `result.json`; those of an evaluation as "core_metric", "loss:TASK" and
-            "centered:TASK". Of a list per phase the last counts, and the first is under "initial_…".
+            "centered:TASK". Of a list per phase the last counts, the first is under "initial_…", and a list that is
+            more than these two is the label "every_…".
+        measured: Columns that a reader takes for measurements, whatever they are called.
     """
 
     name: str
     labels: Mapping[str, str]
     values: Mapping[str, float]
+    measured: frozenset[str] = frozenset()
 
     @property
     def family(self) -> str:
         """The architecture family, or "" where the run names none."""
         return self.labels.get("family", "")
 
+    def said(self, key: str) -> float | str | None:
+        """Its value of a column, number or text; None where it has none."""
+        return self.values.get(key, self.labels.get(key))
 
-def resolved(column: str) -> str:
-    """Our name of a column that may bear the published table's."""
-    return ALIASES.get(column, column)
-
-
-def kind_of(key: str) -> str:
-    """What tables of columns know a column by: its name, or its prefix where there is one per task.
-
-    >>> kind_of("core_metric"), kind_of("centered:copa")
-    ('core_metric', 'centered:')
-    """
-    kind, task, _ = key.partition(":")
-    return kind + task
+    def settings(self) -> list[str]:
+        """Its columns that are settings: all that are not known as anything else."""
+        named = dict.fromkeys((*self.labels, *self.values))
+        return [key for key in named if key not in self.measured and field_of(key).kind == "setting"]
 
 
 def checked(runs: Sequence[Result], *keys: str) -> Sequence[Result]:
     """`runs`, whose numbers in the columns `keys` are what such a column holds.
 
     Raises:
-        InputError: One is not finite, or outside of `RANGES`; names column, run, value and rule.
+        InputError: One is not finite, or outside of its range; names column, run, value and rule.
     """
     for key in keys:
-        fits, rule = RANGES.get(kind_of(key), (lambda value: True, ""))
+        numbers = field_of(key).range
         for run in runs:
             value = run.values[key]
             require(math.isfinite(value), f"{key} in {run.name}", value, "must be finite")
-            require(fits(value), f"{key} in {run.name}", value, rule)
+            require(numbers.holds(value), f"{key} in {run.name}", value, f"must be {numbers.words}")
     return runs
-
-
-def is_rising(key: str) -> bool:
-    """Whether a score is better when higher."""
-    return kind_of(key) in RISING
-
-
-def unit_of(key: str) -> str:
-    """Unit of a column, in words; of one that is not ours, its name and that it is as given.
-
-    >>> unit_of("final_val_bpb"), unit_of("warmth")
-    ('bits per byte', 'warmth, in its own unit')
-    """
-    return UNITS.get(kind_of(key), f"{key}, in its own unit")
 
 
 def read_results(path: str | Path) -> list[Result]:
@@ -244,8 +150,8 @@ def _from_json(path: Path, place: str) -> Result:
     labels: dict[str, str] = {}
     values: dict[str, float] = {}
     for name, value in _flat(plain):
-        if isinstance(value, str):
-            labels[name] = value
+        if isinstance(value, str | bool | dict):
+            labels[name] = value if isinstance(value, str) else json.dumps(value)
         elif isinstance(value, int | float):
             values[name] = float(value)
     return Result(_name(labels, values, place), labels, values)
@@ -253,7 +159,9 @@ def _from_json(path: Path, place: str) -> Result:
 
 def _flat(plain: Mapping[str, Any]) -> Iterable[tuple[str, Any]]:
     """Pairs of a result: hyperparameters and evaluation lifted to the top, lists per phase split, aliases resolved."""
-    for name, value in plain.items():
+    for key, value in plain.items():
+        name = resolved(key)
+        chosen = field_of(name).kind in ("size", "setting")
         if name == "hyperparameters" and isinstance(value, dict):
             yield from _flat(value)
         elif name == "core" and isinstance(value, dict):
@@ -262,8 +170,10 @@ def _flat(plain: Mapping[str, Any]) -> Iterable[tuple[str, Any]]:
             yield from ((TASK_TABLES[name] + task, number) for task, number in value.items())
         elif isinstance(value, list) and value:
             yield from ((name, value[-1]), (f"initial_{name}", value[0]))
-        else:
-            yield resolved(name), value
+            if chosen and (len(value) > 2 or any(isinstance(one, list | dict) for one in value)):
+                yield (f"every_{name}", json.dumps(value))
+        elif chosen or not isinstance(value, dict):
+            yield name, value
 
 
 def _name(labels: Mapping[str, str], values: Mapping[str, float], place: str) -> str:
@@ -274,14 +184,14 @@ def _name(labels: Mapping[str, str], values: Mapping[str, float], place: str) ->
 def without_repeats(runs: Sequence[Result]) -> tuple[list[Result], list[Result]]:
     """Runs of which no two are the same, and the repeats, each of an earlier run.
 
-    A run is a repeat if every setting and every result is equal; only the `CIRCUMSTANCES` may differ. Runs of equal
+    A run is a repeat if every setting and every result is equal; only its circumstances may differ. Runs of equal
     settings and another loss are replicates, and stay.
     """
     kept: dict[Any, Result] = {}
     repeats = []
     for run in runs:
         said = (*run.labels.items(), *run.values.items())
-        key = frozenset((name, value) for name, value in said if name not in CIRCUMSTANCES)
+        key = frozenset((name, value) for name, value in said if field_of(name).kind != "circumstance")
         if key in kept:
             repeats.append(run)
         else:

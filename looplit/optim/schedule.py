@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-REWARM_STEPS = 40
+from looplit.accounting.recurrence import REWARM_STEPS
 
 
 def learning_rate_factor(

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, get_args
 
 from looplit.accounting.growth import GrowthRequest
-from looplit.accounting.recurrence import Growth, RandomPasses, Recurrence
+from looplit.accounting.recurrence import REWARM_STEPS, Growth, RandomPasses, Recurrence
 from looplit.errors import InputError, require
 from looplit.planning.resources import (
     RECOMPUTATION,
@@ -36,10 +36,12 @@ class Plan:
     Args:
         run: Complete but for data.
         machine: Devices, micro-batch, sharding, precision.
+        settings: What else a config says that a record holds.
     """
 
     run: Run
     machine: Machine
+    settings: Mapping[str, Any] = field(default_factory=dict)
 
     def to_dict(self, device: str | float = "h100", mfu: float = TYPICAL_MFU) -> dict[str, Any]:
         """The run's JSON keys, and FLOPs per phase, memory per device in bytes and the expected time.
@@ -53,7 +55,9 @@ class Plan:
         flops = self.run.training_flops * again
         return {
             **self.run.to_dict(),
+            **self.settings,
             "phase_flops": [self.run.phase_flops(phase) for phase in self.run.phases],
+            "precision": self.machine.precision,
             "device_count": self.machine.devices,
             "memory_bytes": memory_per_device(self.run, self.machine),
             "phase_memory_bytes": [
@@ -122,7 +126,21 @@ def plan_config(config: Mapping[str, Any], devices: int | None = None) -> Plan:
         batch_tokens=batch_tokens,
         pool_tokens=data_args.get("pool_tokens"),
     )
-    return Plan(run, machine)
+    return Plan(run, machine, _other_settings(config, data_args, trainer))
+
+
+def _other_settings(config: Mapping[str, Any], data: Mapping[str, Any], trainer: Mapping[str, Any]) -> dict[str, Any]:
+    """What a config says beside run and machine that a record holds, under the record's names."""
+    said = {
+        "seed": config.get("seed_everything"),
+        "data_seed": data.get("seed"),
+        "recut": data.get("recut"),
+        "gradient_clip_val": trainer.get("gradient_clip_val"),
+        "gradient_clip_algorithm": trainer.get("gradient_clip_algorithm"),
+        "validation_limit": trainer.get("limit_val_batches"),
+        "training_limit": trainer.get("limit_train_batches"),
+    }
+    return {name: value for name, value in said.items() if value is not None}
 
 
 def _section(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
@@ -174,7 +192,7 @@ def _precision(given: Any) -> Precision:
 def _recurrence(recipe: ModelRecipe, callbacks: Any, planned: int, steps: int) -> Recurrence:
     """K over the `steps` that the Trainer takes; growth fractions are shares of the `planned` ones."""
     growths: tuple[Growth, ...] = ()
-    drawn, backbone = None, recipe.backbone
+    drawn, backbone, rewarm = None, recipe.backbone, REWARM_STEPS
     for callback in callbacks if isinstance(callbacks, list) else [callbacks]:
         name, args = _subclass({"class_path": callback} if isinstance(callback, str) else callback, "callback")
         name = name.rpartition(".")[2]
@@ -182,6 +200,7 @@ def _recurrence(recipe: ModelRecipe, callbacks: Any, planned: int, steps: int) -
             require(not growths, "trainer.callbacks", "ModelGrowth", "give several growths to one, as lists")
             request = GrowthRequest(**{name: args.get(name) for name in ("passes", "step", "fraction")},
                                     any_target=bool(args.get("any_target")))  # fmt: skip
+            rewarm = args.get("rewarm_steps", REWARM_STEPS)
             growths = request.events(recipe.growth_plan, planned, recipe.name)
             request.check(growths, planned, passes=backbone.passes, tied=backbone.tied,
                           stored_cores=backbone.stored_cores or 1)  # fmt: skip
@@ -190,7 +209,7 @@ def _recurrence(recipe: ModelRecipe, callbacks: Any, planned: int, steps: int) -
     grows = recipe.growth_plan is None or bool(growths)
     require(grows, "trainer.callbacks", callbacks, f"{recipe.name} trains with growth: add ModelGrowth")
     taken = tuple(growth for growth in growths if growth.step < steps)
-    return Recurrence(backbone.passes, taken, drawn if taken == growths else None)
+    return Recurrence(backbone.passes, taken, drawn if taken == growths else None, rewarm)
 
 
 def _random(args: Mapping[str, Any]) -> RandomPasses:

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 from matplotlib.figure import Figure
 
-from looplit.laws.results import Result, grouped, having, unit_of
+from looplit.laws.results import Result, grouped, having
 from looplit.plots.style import family_style, label, legend_below, log_ticks, panels
+from looplit.results import unit_of
 
 
 def effective_depth_figure(runs: Sequence[Result], against: str = "training_flops") -> Figure:

@@ -20,6 +20,7 @@ from looplit.model.config import BackboneConfig, Role
 from looplit.optim.algorithms import algorithm_of
 from looplit.recipes.study import ModelRecipe, Study
 from looplit.recipes.training import GroupSettings, Optimizer, TrainingSettings
+from looplit.results import field_of
 
 BATCH_TOKENS = 524_288  # the growth study's global batch
 
@@ -40,6 +41,7 @@ class Run:
         batch_tokens: Tokens per optimizer step.
         optimizer: Of the block matrices; embedding, head and gains always take AdamW.
         pool_tokens: Unique training tokens; None for fresh data throughout.
+        planned_steps: Optimizer steps of the schedule; None for `steps`.
     """
 
     study: Study
@@ -53,6 +55,7 @@ class Run:
     batch_tokens: int = BATCH_TOKENS
     optimizer: Optimizer = "muon"
     pool_tokens: int | None = None
+    planned_steps: int | None = None
 
     def __post_init__(self) -> None:
         if self.pool_tokens is not None:
@@ -138,7 +141,7 @@ class Run:
         return training_flops(self.backbone, self.recurrence.realised_in(phase), self.batch_tokens)
 
     def to_dict(self) -> dict[str, Any]:
-        """The JSON keys of recipes, plans and results. Keys that do not apply are absent.
+        """The JSON keys of recipes, plans and results, as `looplit.results` explains them; absent where none applies.
 
         A value per phase is a list over phases; within it, a phase of drawn passes is a list over its choices.
         One growth gives `growth_step` and `growth_fraction` as numbers, several give lists.
@@ -162,10 +165,13 @@ class Run:
             "recurrent_parameters": recurrent_parameters(self.backbone),
             "executed_depth": [_each([self.backbone.executed_depth(k) for k in drawn]) for drawn in choices],
             "steps": self.steps,
+            "planned_steps": self.planned_steps or self.steps,
             "tokens": self.tokens,
             "epochs": self.epochs,
             "growth_step": _each([growth.step for growth in growths]),
             "growth_fraction": _each([self._fraction(index) for index in range(len(growths))]),
+            "growth_rewarm_steps": self.recurrence.rewarm_steps if growths else None,
+            **self._drawn_fields(),
             "learning_rate": groups["matrix"].learning_rate,
             "embedding_lr": groups["embedding"].learning_rate,
             "head_lr": groups["head"].learning_rate,
@@ -177,11 +183,26 @@ class Run:
             "expected_training_flops": self.expected_training_flops if self.recurrence.random else None,
             "pool_tokens": self.pool_tokens,
         }
-        return _without_none(answer)
+        said = {*answer, *answer["hyperparameters"]}
+        rest = {name: value for name, value in backbone_settings(self.backbone).items() if name not in said}
+        return _without_none(answer | rest)
+
+    def _drawn_fields(self) -> dict[str, Any]:
+        drawn = self.recurrence.random
+        if drawn is None:
+            return {}
+        return {"drawn_passes": list(drawn.choices), "evaluate_at": drawn.evaluate_at, "draw_seed": drawn.seed}
 
     def _fraction(self, index: int) -> float:
         growth = self.recurrence.growths[index]
         return (self.steps - growth.step) / self.steps if growth.fraction is None else growth.fraction
+
+
+def backbone_settings(backbone: BackboneConfig) -> dict[str, Any]:
+    """What a record says of a backbone beside its size: all that changes the function it computes."""
+    split = ("prelude", "core", "coda")
+    given = {name: value for name, value in backbone.to_dict().items() if name not in split}
+    return {name: value for name, value in given.items() if field_of(name).kind == "setting"}
 
 
 def run_of(recipe: ModelRecipe, planned_steps: int, *, context: int | None = None, **rest: Any) -> Run:
@@ -207,6 +228,7 @@ def run_of(recipe: ModelRecipe, planned_steps: int, *, context: int | None = Non
         backbone=replace(recipe.backbone, context=context or recipe.backbone.context),
         hyperparameters=recipe.settings(planned_steps),
         optimizer=recipe.optimizer,
+        planned_steps=None if planned_steps == rest["steps"] else planned_steps,
         **rest,
     )
 

@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 from collections import Counter
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -21,14 +22,14 @@ from looplit.recipes.budgets import run_for_compute, run_for_parameters, run_for
 from looplit.recipes.families import FAMILIES
 from looplit.recipes.growth_study import Budget, data_constrained, matrix_learning_rate, recipe
 from looplit.recipes.lookup import module_arguments, recipe_of
-from looplit.recipes.run import epoch_steps, run_of
+from looplit.recipes.run import backbone_settings, epoch_steps, run_of
 from looplit.recipes.tuning import Tuning
 from looplit.recipes.variants import deep_narrow, family_named, fixed_allocation, width_only
 
 KEYS = {
     "family", "depth", "width", "heads", "split",
     "passes", "vocabulary", "context", "batch_tokens", "stored_parameters",
-    "initial_parameters", "nonembedding_parameters", "recurrent_parameters", "executed_depth", "steps",
+    "initial_parameters", "nonembedding_parameters", "recurrent_parameters", "executed_depth", "steps", "planned_steps",
     "tokens", "learning_rate", "embedding_lr", "head_lr", "hyperparameters",
     "flops_per_token", "training_flops",
 }  # fmt: skip
@@ -113,8 +114,9 @@ def test_recipe_is_complete_at_every_depth(name):
     for depth in [*range(4, 31, 2), 3, 5, 7, 9, 15, 29]:
         run = recipe(name, depth)
         plan = run.to_dict()
-        grows = {"growth_step", "growth_fraction"} if run.recurrence.growths else set()
-        assert set(plan) == KEYS | grows
+        grows = {"growth_step", "growth_fraction", "growth_rewarm_steps"} if run.recurrence.growths else set()
+        settings = {*backbone_settings(run.backbone)} - {*plan["hyperparameters"], "trained_passes", "soft_cap"}
+        assert set(plan) == KEYS | grows | settings
         assert plan["split"] == list(split_depth(depth))
         assert (plan["width"], plan["heads"]) == (128 * depth, depth)
         phases = len(run.recurrence.growths) + 1
@@ -335,7 +337,7 @@ def test_card_names_what_matters(capsys):
 
 def test_json_equals_the_recipe(capsys):
     for argv, run in (
-        ("untied_grow 26", recipe("untied_grow", 26, initial_state="prelude")),
+        ("untied_grow 26", recipe("untied_grow", 26)),
         ("loop_3 8 --data-constrained", data_constrained("loop_3", 8)),
         ("vanilla --flops 1e20", run_for_compute("vanilla", 1e20)),
         ("vanilla --tokens 1B", run_for_tokens("vanilla", 10**9)),
@@ -346,7 +348,8 @@ def test_json_equals_the_recipe(capsys):
         ("loop_2 8 --growth 3:0.2", recipe("loop_2", 8, growth=[(3, 0.2)])),
         ("operator_1 16 --shape 1/C/2", recipe("operator_1", 16, **fixed_allocation(16, 1, 2))),
     ):  # fmt: skip
-        assert json.loads(_card(capsys, *argv.split(), "--json")) == json.loads(json.dumps(run.to_dict())), argv
+        released = replace(run, backbone=replace(run.backbone, initial_state="prelude"))  # the command's default
+        assert json.loads(_card(capsys, *argv.split(), "--json")) == json.loads(json.dumps(released.to_dict())), argv
 
 
 @pytest.mark.parametrize(

@@ -4,26 +4,17 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from looplit.commands.arguments import natural, require_file_name
 from looplit.errors import InputError, require
 from looplit.laws.fit import LAWS, Fit
-from looplit.laws.replicates import averaged
-from looplit.laws.results import (
-    CIRCUMSTANCES,
-    SETTINGS,
-    SIZE,
-    Result,
-    checked,
-    grouped,
-    having,
-    read_results,
-    resolved,
-    without_repeats,
-)
+from looplit.laws.replicates import averaged, compared, require_series, unrecorded
+from looplit.laws.results import Result, checked, grouped, having, read_results, without_repeats
+from looplit.results import field_of, is_known, resolved
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -31,6 +22,9 @@ if TYPE_CHECKING:
 
 SUFFIXES = (".svg", ".png", ".pdf")
 """Of figures."""
+
+NAMED = 12
+"""Settings that a note names at most."""
 
 T = TypeVar("T")
 
@@ -85,9 +79,12 @@ def chosen_runs(args: argparse.Namespace, *keys: str) -> list[Result]:
     for run in runs:
         for key in keys:
             require(key not in run.labels, f"{key} in {run.name}", run.labels.get(key), "must be a number")
+    measured = frozenset((args.loss, getattr(args, "score", None) or args.loss))
+    runs = [replace(run, measured=measured) for run in runs]
     kept = having(runs, *keys)
     for key in keys:
         note_left_out([run.name for run in runs if key not in run.values], f"without {key}")
+    note_unrecorded(kept)
     checked([run for run in kept if "depth" in run.values], "depth")
     return list(checked(kept, *keys))
 
@@ -96,7 +93,7 @@ def rungs(runs: Sequence[Result]) -> list[Result]:
     """A family's runs as the points of its ladder, replicates averaged; says on stderr which were.
 
     Raises:
-        InputError: A setting varies at one size, so that the runs are not a ladder.
+        InputError: A setting varies at one size, or along the ladder without following the size.
     """
     points = averaged(runs)
     means = [point.name for point in points if point not in runs]
@@ -105,10 +102,48 @@ def rungs(runs: Sequence[Result]) -> list[Result]:
     return points
 
 
+def series_rungs(
+    runs: Sequence[Result], kept_out: Sequence[Result] = (), by: str = "family"
+) -> dict[str, list[Result]]:
+    """The rungs of every series; what was kept out, to be held against its series' law, must be of that series too.
+
+    Raises:
+        InputError: A series is none, or series differ in what cannot be compared.
+    """
+    series = grouped([*runs, *kept_out], by)
+    for members in series.values():
+        require_series(members)
+    note_compared(series, (by,))
+    return {name: rungs(members) for name, members in grouped(runs, by).items()}
+
+
+def note_unrecorded(runs: Sequence[Result]) -> None:
+    """Says on stderr which settings no run records, so that nothing tells whether they are equal."""
+    absent = unrecorded(runs)
+    if absent:
+        more = f" and {len(absent) - NAMED} more" if len(absent) > NAMED else ""
+        print(f"recorded in no run, and taken as equal: {', '.join(absent[:NAMED])}{more}", file=sys.stderr)
+
+
+def note_compared(series: Mapping[str, Sequence[Result]], by: Sequence[str] = ("family",)) -> None:
+    """Says on stderr in which settings series differ that an answer holds against each other.
+
+    Raises:
+        InputError: They differ in what cannot be compared.
+    """
+    note_differing(compared(series, by), by)
+
+
+def note_differing(differ: Sequence[str], by: Sequence[str]) -> None:
+    """Says on stderr in which settings runs differ that an answer holds against each other."""
+    if differ:
+        print(f"compared across {', '.join(by)}: runs that differ in {', '.join(differ)}", file=sys.stderr)
+
+
 def require_score(argument: str, key: str) -> None:
     """Refuses a column that is chosen or happens to be, where one that was measured on the model is asked for."""
-    chosen = key in SIZE + SETTINGS + CIRCUMSTANCES
-    require(not chosen, argument, key, "no loss or score; name one, as final_val_loss, core_metric or loss:copa")
+    measured = not is_known(key) or field_of(key).kind == "measurement"
+    require(measured, argument, key, "no loss or score; name one, as final_val_loss, core_metric or loss:copa")
 
 
 def attempted(name: str, fit: Callable[[], T], not_identified: dict[str, str]) -> T | None:

@@ -13,7 +13,7 @@ from looplit.commands.laws.base import (
     chosen_runs,
     common_arguments,
     described,
-    rungs,
+    series_rungs,
     shown,
     shown_interval,
     table,
@@ -21,7 +21,8 @@ from looplit.commands.laws.base import (
 from looplit.errors import require
 from looplit.laws.fit import LEVEL
 from looplit.laws.forecast import GPT3_CORE, CoreForecast, fit_forecast, task_points
-from looplit.laws.results import Result, grouped, resolved, split_held_out, unit_of
+from looplit.laws.results import Result, split_held_out
+from looplit.results import resolved, unit_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -45,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def answer(args: argparse.Namespace) -> Answer:
     """The pipeline fitted on all evaluated runs, and what it forecasts."""
     runs, kept_out = split_held_out(chosen_runs(args, "training_flops", "core_metric"), args.held_out)
-    points = {name: task_points(rungs(members)) for name, members in grouped(runs, args.series).items()}
+    points = {name: task_points(rungs) for name, rungs in series_rungs(runs, kept_out, args.series).items()}
     fitted = fit_forecast(points, args.tasks, bootstrap=args.bootstrap, seed=args.seed, progress=True)
     scores = GPT3_CORE | {f"target {score:g}": score for score in args.target}
     held = [_against(fitted, run, args.series) for run in kept_out]

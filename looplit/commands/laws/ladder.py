@@ -16,7 +16,7 @@ from looplit.commands.laws.base import (
     described,
     note_left_out,
     require_score,
-    rungs,
+    series_rungs,
     shown,
     shown_interval,
     table,
@@ -32,18 +32,9 @@ from looplit.laws.power import (
     fit_power,
     power_rows,
 )
-from looplit.laws.results import (
-    UNITS,
-    Result,
-    checked,
-    column,
-    grouped,
-    is_rising,
-    resolved,
-    split_held_out,
-    unit_of,
-)
+from looplit.laws.results import Result, checked, column, split_held_out
 from looplit.laws.rows import Rows
+from looplit.results import is_rising, resolved, unit_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -75,7 +66,7 @@ def answer(args: argparse.Namespace) -> Answer:
     """Fits and multipliers of every family among the runs."""
     every = chosen_runs(args, args.against, args.loss)
     runs, kept_out = split_held_out(every, args.held_out)
-    families = {name: rungs(members) for name, members in grouped(runs).items()}
+    families = series_rungs(runs, kept_out)
     short = [name for name, members in families.items() if len(set(column(members, args.against))) < 2]
     note_left_out(short, "fewer than two rungs")
     families = {name: members for name, members in families.items() if name not in short}
@@ -110,7 +101,7 @@ def answer(args: argparse.Namespace) -> Answer:
 def _fits(args: argparse.Namespace, families: Mapping[str, Sequence[Result]]) -> LadderFits:
     """Ladders against the chosen compute; against seconds, with the floor of the FLOPs fit."""
     floor, c0 = None, args.c0 or C0_VANILLA_D8
-    units = {"compute": UNITS[args.against], "output": unit_of(args.loss)}
+    units = {"compute": unit_of(args.against), "output": unit_of(args.loss)}
     if args.against == "train_seconds":
         rows = rows_of(families[args.reference], "training_flops", args.loss)
         floor = fit_power(rows, units={"output": units["output"]}, bootstrap=args.bootstrap, seed=args.seed,
@@ -135,7 +126,7 @@ def measured_multipliers(
         families: Runs by family.
         reference: The family compared with.
         against: Column of compute.
-        score: Column to match; the higher the better for those of `RISING`.
+        score: Column to match; the higher the better for those that `is_rising` knows.
         interpolation: As in `compute_at`.
     """
     usable = {
@@ -168,7 +159,7 @@ def _payload(
         }
     return {
         "reference": args.reference,
-        "compute": {"column": args.against, "unit": UNITS[args.against]},
+        "compute": {"column": args.against, "unit": unit_of(args.against)},
         "matched": {"column": score, "unit": unit_of(score)},
         "interpolation": INTERPOLATIONS[args.interpolation].replace("loss", score),
         "bootstrap": {"draws": args.bootstrap, "seed": args.seed, "level": fits.floor.level},

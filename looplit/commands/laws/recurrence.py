@@ -8,7 +8,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from looplit.commands.arguments import quantity
-from looplit.commands.laws.base import Answer, attempted, chosen_runs, common_arguments, method, shown, table
+from looplit.commands.laws.base import (
+    Answer,
+    attempted,
+    chosen_runs,
+    common_arguments,
+    method,
+    note_differing,
+    shown,
+    table,
+)
 from looplit.errors import require
 from looplit.laws.curves import best_measured, optimum
 from looplit.laws.fit import Fit
@@ -29,8 +38,9 @@ from looplit.laws.matched import (
     weight_decay_optima,
 )
 from looplit.laws.multiplier import INTERPOLATIONS, compute_at
-from looplit.laws.replicates import replicates
-from looplit.laws.results import Result, unit_of
+from looplit.laws.replicates import require_recurrences
+from looplit.laws.results import Result
+from looplit.results import unit_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -115,7 +125,7 @@ def _cells(args: argparse.Namespace) -> list[Cell]:
     """
     runs = chosen_runs(args, *GRID, "training_flops", args.loss)
     _require_one_series(runs)
-    replicates(runs, GRID)
+    note_differing(require_recurrences(runs, GRID), ("passes",))
     return average_cells(
         Cell(int(run.values["depth"]), int(run.values["passes"]), run.values["weight_decay"],
              run.values["training_flops"], run.values[args.loss])

@@ -5,9 +5,19 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from looplit.commands.laws.base import Answer, chosen_runs, common_arguments, described, require_score, table
+from looplit.commands.laws.base import (
+    Answer,
+    chosen_runs,
+    common_arguments,
+    described,
+    note_compared,
+    require_score,
+    table,
+)
+from looplit.laws.replicates import SIZE, replicates, require_series
 from looplit.laws.residuals import RANGES, pooled_residuals, task_categories, task_residuals
-from looplit.laws.results import is_rising, resolved, unit_of
+from looplit.laws.results import grouped
+from looplit.results import EXTENTS, is_rising, resolved, unit_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -27,6 +37,11 @@ def answer(args: argparse.Namespace) -> Answer:
     """Pooled and per-task residuals."""
     require_score("score", args.score)
     runs = chosen_runs(args, args.loss, args.score)
+    families = grouped(runs)
+    for members in families.values():
+        replicates(members, (*SIZE, *EXTENTS))
+        require_series(members)
+    note_compared(families)
     pooled = pooled_residuals(runs, args.loss, args.score)
     categories = task_categories(args.categories) if args.categories else None
     per_task = any(key.startswith("loss:") for run in runs for key in run.values)
@@ -46,7 +61,6 @@ def answer(args: argparse.Namespace) -> Answer:
             for task, found in tasks.items()
         },
     }
-    families = list(pooled.by_family)
     parts = [
         f"{args.score} less what one line through all runs tells from {args.loss} "
         f"({'positive' if is_rising(args.score) else 'negative'} is better)",
@@ -61,13 +75,13 @@ def answer(args: argparse.Namespace) -> Answer:
             [
                 task,
                 *([found.category] if categories else []),
-                *(_cell(found.means[which].get(family)) for family in families),
+                *(_cell(found.means[which].get(family)) for family in pooled.by_family),
             ]
             for task, found in tasks.items()
         ]
         parts += ["", f"Each task's NLL less the line of {args.reference}, {which} of the loss range "
                   "(nats per token of the gold answers)",
-                  table(["task", *(["category"] if categories else []), *families], rows)]  # fmt: skip
+                  table(["task", *(["category"] if categories else []), *pooled.by_family], rows)]  # fmt: skip
     beyond = sorted({name for found in tasks.values() for name in found.beyond})
     if tasks:
         first = next(iter(tasks))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from looplit.commands.laws.base import (
     chosen_runs,
     common_arguments,
     method,
+    note_compared,
     note_left_out,
     shown,
     table,
@@ -23,9 +24,10 @@ from looplit.commands.laws.base import (
 from looplit.errors import require
 from looplit.laws.curves import best_measured, fit_parabola, is_curved, optimum
 from looplit.laws.fit import Fit
-from looplit.laws.replicates import budgets, replicates
-from looplit.laws.results import Result, column, grouped, having, resolved, unit_of
+from looplit.laws.replicates import SIZE, budgets, replicates, require_series
+from looplit.laws.results import Result, column, grouped, having
 from looplit.laws.stages import affine_growth, drift, growth_allocation, sensitivity, sweep_rows
+from looplit.results import is_known, resolved, unit_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -53,14 +55,14 @@ def answer(args: argparse.Namespace) -> Answer:
         note_left_out([run.name for run in runs if run.values[args.x] == 0], f"{args.x} is 0, and read in logs")
         runs = [run for run in runs if run.values[args.x] != 0]
     families: dict[str, dict[str, _Sweep]] = {}
+    note_compared(grouped(runs), ("family", *group))
     for family, members in grouped(runs).items():
         sweeps = _sweeps(members, group)
         short = [name for name, inside in sweeps.items() if len(set(column(inside, args.x))) < 3]
         note_left_out([f"{family} at {name}" for name in short], f"fewer than three values of {args.x}")
-        for name, inside in sweeps.items():
-            if name not in short:
-                replicates(inside, (args.x,))
-        fitted = {name: _sweep(inside, args, space) for name, inside in sweeps.items() if name not in short}
+        used = {name: inside for name, inside in sweeps.items() if name not in short}
+        _require_series(used, args.x, group)
+        fitted = {name: _sweep(inside, args, space) for name, inside in used.items()}
         families |= {family: fitted} if fitted else {}
     require(bool(families), "runs", args.runs, f"no sweep has three values of {args.x}")
     payload = {
@@ -100,7 +102,7 @@ def _derived(run: Result, args: argparse.Namespace) -> Result:
         values.setdefault("tokens_per_parameter", values["tokens"] / initial)
     if args.center and args.x in values:
         values[args.x] /= args.center
-    return Result(run.name, run.labels, values)
+    return replace(run, values=values)
 
 
 def _sweeps(runs: Sequence[Result], group: Sequence[str]) -> dict[str, list[Result]]:
@@ -113,6 +115,21 @@ def _sweeps(runs: Sequence[Result], group: Sequence[str]) -> dict[str, list[Resu
                 split[f"{name} {key} {part}".strip()] = inside
         sweeps = split
     return sweeps
+
+
+def _require_series(sweeps: Mapping[str, Sequence[Result]], x: str, group: Sequence[str]) -> None:
+    """Refuses sweeps of a family that differ in more than x, what tells the sweeps apart, and what follows from these.
+
+    Raises:
+        InputError: Names the setting.
+    """
+    growth = ("growth_fraction", "growth_step")
+    varied = {x, *(growth if x in growth else ()), *(() if is_known(x) else SIZE)}
+    for inside in sweeps.values():
+        replicates(inside, (x,))
+        require_series(inside, varied)
+    apart = {"training_flops" if key == "budget" else key for key in group}
+    require_series([run for inside in sweeps.values() for run in inside], varied | apart)
 
 
 def _x_unit(args: argparse.Namespace) -> str:

@@ -13,6 +13,7 @@ from looplit.commands.laws.base import (
     chosen_runs,
     described,
     method,
+    note_differing,
     note_left_out,
     shown,
     shown_interval,
@@ -42,18 +43,25 @@ from looplit.laws.loops.runs import (
     runwise_g,
     sizes_without_loops,
 )
-from looplit.laws.results import unit_of
+from looplit.laws.replicates import require_recurrences
+from looplit.laws.results import having
 from looplit.laws.rows import Rows
+from looplit.results import unit_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+GRID = ("nonembedding_parameters", "tokens", "passes")
+"""Columns that tell the runs of a joint fit apart, beside the trained passes of those that give them."""
 
 INTERPOLATION = "runs read by a monotone cubic of log loss in log compute, within the measurements"
 
 
 def fit_answer(args: argparse.Namespace) -> Answer:
     """The joint law, the laws of single loop counts, g by run, and runs compared at equal compute."""
-    runs = loop_runs(chosen_runs(args, args.loss), args.loss, args.nrec, args.own_flops)
+    chosen = chosen_runs(args, args.loss)
+    runs = loop_runs(chosen, args.loss, args.nrec, args.own_flops)
+    note_differing(require_recurrences(having(chosen, *GRID), (*GRID, "trained_passes")), ("passes",))
     hold, rows = _held(args.hold), rows_of(runs)
     units = {"output": unit_of(args.loss)}
     fit = fit_loops(rows, hold=hold, units=units, bootstrap=args.bootstrap, seed=args.seed, progress=True)
