@@ -85,6 +85,10 @@ class Lion(Algorithm):
         return parameter_bytes
 
 
+class LionAgain(Lion):
+    """The same by another name."""
+
+
 class SharedLion(Lion):
     """The same with a learning rate that follows Muon's."""
 
