@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping
-from functools import cache
 from typing import Any, TypeVar
 
 from looplit.errors import InputError, require
@@ -27,7 +26,8 @@ def part_class(argument: str, value: Any, built_in: Mapping[str, type[T]], base:
     """
     if isinstance(value, str) and value in built_in:
         return built_in[value]
-    rule = f"must be one of {', '.join(built_in)}, or the import path of a subclass of {base.__name__}"
+    article = "an" if base.__name__[0] in "AEIOU" else "a"
+    rule = f"must be one of {', '.join(built_in)}, or the import path of {article} {base.__name__}"
     found = _imported(argument, value, rule) if isinstance(value, str) and "." in value else value
     require(isinstance(found, type) and issubclass(found, base), argument, value, rule)
     return found
@@ -60,7 +60,6 @@ def import_path(part: type) -> str:
     return f"{part.__module__}.{part.__qualname__}"
 
 
-@cache
 def _imported(argument: str, path: str, rule: str) -> Any:
     module, _, name = path.rpartition(".")
     try:

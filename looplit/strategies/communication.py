@@ -27,7 +27,8 @@ def sharded_step(
 
     Every executed block is gathered in the forward, and in the backward where the gradient goes through it. What
     belongs to no block (the head, what boundaries learn, outer gains) is gathered once for both, and so is the
-    embedding, in fp32. Gradients are reduced in fp32. A block of several passes is gathered and reduced in each.
+    embedding, in fp32. Gradients are reduced in fp32. A block that runs in several passes is gathered and reduced in
+    each.
 
     Args:
         config: Of the backbone.
