@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from looplit import GrowthStudyLM
+from looplit import GrowthStudyLM, TruncatedLoop
 from looplit.recipes.families import FAMILIES, Family
+from looplit.recipes.study import StudyFamily
 
 TUNED = replace(FAMILIES["loop_2"].hyperparameters, learning_rate=0.03, warmup_steps=2, betas=(0.9, 0.97))
 
@@ -20,6 +21,12 @@ class GrowsToSix(GrowthStudyLM):
     """Three untied cores that become six for the last quarter of the run."""
 
     family = Family("grows_to_six", False, 3, 6, "norm_inject", TUNED, 4.0, 0.7, growth_fraction=0.25)
+
+
+class OwnTruncatedLoop(TruncatedLoop):
+    """The truncation study's model under a name of its own."""
+
+    family = StudyFamily("own_loop")
 
 
 class NoModel:
