@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
-from looplit.model.config import Boundary, InitialState
+from looplit.model.config import CONTEXT, VOCABULARY, Boundary, InitialState
 from looplit.modules.base import LoopedLM
 from looplit.recipes.families import FAMILIES, Family
 from looplit.recipes.resolve import growth_recipe
@@ -57,8 +57,8 @@ class GrowthStudyLM(LoopedLM):
         width: int | None = None,
         heads: int | None = None,
         split: tuple[int, int, int] | None = None,
-        vocabulary: int = 50257,
-        context: int = 2048,
+        vocabulary: int = VOCABULARY,
+        context: int = CONTEXT,
         passes: int | None = None,
         trained_passes: int | None = None,
         stored_cores: int | None = None,

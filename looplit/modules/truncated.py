@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from looplit.model.config import Boundary, MLPKind
+from looplit.model.config import CONTEXT, VOCABULARY, Boundary, MLPKind
 from looplit.modules.base import LoopedLM
 from looplit.recipes.truncation import BATCH_TOKENS, WIDTHS, truncation_recipe
 
@@ -48,8 +48,8 @@ class TruncatedLoop(LoopedLM):
         width: int = WIDTHS[0],
         heads: int | None = None,
         split: tuple[int, int, int] | None = None,
-        vocabulary: int = 50257,
-        context: int = 2048,
+        vocabulary: int = VOCABULARY,
+        context: int = CONTEXT,
         boundary: Boundary | None = None,
         mlp: MLPKind = "squared_relu",
         batch_tokens: int = BATCH_TOKENS,

@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args
 from looplit.accounting.flops import compute_parameters, flops_per_token, initial_parameters
 from looplit.accounting.recurrence import Growth, RandomPasses, Recurrence, growth_step
 from looplit.errors import require
-from looplit.model.config import BackboneConfig
+from looplit.model.config import CONTEXT, BackboneConfig
 from looplit.recipes.families import FAMILIES, Family, Hyperparameters
 from looplit.recipes.run import BATCH_TOKENS, Run, batch_windows, epoch_steps
 from looplit.recipes.tuning import Tuning, matrix_learning_rate, tuned_backbone
@@ -123,7 +123,7 @@ def recipe(
         require(field.name not in shape, field.name, shape.get(field.name), "goes through tuning")
     budget, tuning = budget or Budget(), tuning or Tuning()
     family = family_named(name)
-    batch_windows(batch_tokens, shape.get("context") or 2048)
+    batch_windows(batch_tokens, shape.get("context") or CONTEXT)
     events = _growth_events(family, depth, mode) if growth is None else list(growth)
     for _, fraction in events:
         require(0 < fraction < 1, "fraction", fraction, "the share of the run after growth lies between 0 and 1")

@@ -16,7 +16,7 @@ from looplit.accounting.flops import (
 )
 from looplit.accounting.recurrence import Phase, Recurrence
 from looplit.errors import require
-from looplit.model.config import BackboneConfig
+from looplit.model.config import CONTEXT, BackboneConfig
 from looplit.recipes.training import GroupSettings, Optimizer, Role, TrainingSettings
 
 BATCH_TOKENS = 524_288  # the growth study's global batch
@@ -175,7 +175,7 @@ class Run:
         return (self.steps - growth.step) / self.steps if growth.fraction is None else growth.fraction
 
 
-def epoch_steps(pool_tokens: int, batch_tokens: int = BATCH_TOKENS, context: int = 2048) -> int:
+def epoch_steps(pool_tokens: int, batch_tokens: int = BATCH_TOKENS, context: int = CONTEXT) -> int:
     """Optimizer steps of one epoch: whole batches of whole windows of context + 1 tokens; the rest is left out.
 
     >>> epoch_steps(100_000_000), epoch_steps(250_000_000)
