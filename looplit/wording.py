@@ -1,4 +1,4 @@
-"""Numbers in sentences."""
+"""Numbers in text."""
 
 from __future__ import annotations
 
@@ -11,3 +11,16 @@ def counted(count: float, noun: str) -> str:
     """
     number = f"{count:,}" if isinstance(count, int) else f"{count:g}"
     return f"{number} {noun}{'' if count == 1 else 'es' if noun.endswith('s') else 's'}"
+
+
+def is_numeral(text: str) -> bool:
+    """Whether Python reads the text as a number.
+
+    >>> is_numeral("1e9"), is_numeral("0,5")
+    (True, False)
+    """
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

@@ -32,9 +32,9 @@ from looplit.errors import InputError
 from looplit.model import Backbone, BackboneConfig
 from looplit.optim import MuonAdamW, parameters_by_role
 from looplit.planning.plan import plan_config
-from looplit.recipes.growth_runs import recipe
-from looplit.recipes.resolve import growth_recipe, init_args
-from looplit.recipes.truncation import truncated_backbone, truncated_run
+from looplit.recipes.growth_study import growth_study, recipe
+from looplit.recipes.lookup import module_arguments
+from looplit.recipes.truncation_study import truncated_backbone, truncated_run
 from looplit.recipes.tuning import Tuning
 from looplit.strategies.communication import sharded_step
 
@@ -244,8 +244,8 @@ def test_arguments_of_a_run_lead_back_to_it() -> None:
     for tuning in (Tuning(optimizer=LION, overrides={"learning_rate": 0.003}),
                    Tuning(optimizer=f"{PATH}.SharedLion")):  # fmt: skip
         run = recipe("untied_2", 6, tuning=tuning, boundary=GATED, coda_boundary=LATER)
-        args = init_args(run)
-        again = growth_recipe(looplit.Untied.family, args)
+        args = module_arguments(run)
+        again = growth_study.resolve(looplit.Untied.family, args)
         assert (args["boundary"], args["coda_boundary"], args["optimizer"]) == (GATED, LATER, tuning.optimizer)
         assert (again.hyperparameters, again.optimizer) == (run.hyperparameters, run.optimizer)
         assert dataclasses.replace(again.backbone, initial_state=run.backbone.initial_state) == run.backbone

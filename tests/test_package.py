@@ -11,6 +11,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+import yaml
 
 import looplit
 
@@ -43,6 +44,12 @@ def test_what_is_no_python_ships_too(root: Path) -> None:
     found = {path for path in package.rglob("*") if path.is_file() and path.suffix not in (".py", ".pyc")}
     assert found == shipped
     assert {"py.typed", "fineweb_ladders.csv"} <= {path.name for path in found}
+
+
+def test_the_citation_is_of_this_version(root: Path) -> None:
+    citation = yaml.safe_load((root / "CITATION.cff").read_text())
+    assert citation["version"] == looplit.__version__
+    assert citation.keys() >= {"cff-version", "message", "title", "authors"}
 
 
 def test_callbacks_are_one_package_behind_both_doors(root: Path) -> None:

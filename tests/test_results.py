@@ -10,8 +10,6 @@ from typing import get_args
 import lightning as L
 import pytest
 import torch
-from looplit.recipes.growth_runs import data_constrained, recipe
-from looplit.recipes.truncation import truncated_run
 from torch.utils.data import DataLoader
 
 import looplit
@@ -21,8 +19,10 @@ from looplit.commands.recipe import plan_main, recipe_main
 from looplit.data import StandardLibraryText
 from looplit.model.config import BackboneConfig
 from looplit.recipes.families import Hyperparameters
+from looplit.recipes.growth_study import data_constrained, recipe
 from looplit.recipes.hyperp import HyperPSettings
 from looplit.recipes.run import Run, backbone_settings
+from looplit.recipes.truncation_study import truncated_run
 from looplit.results import FIELDS, KINDS, Kind, field_of, is_known, may_vary, table
 
 RUNS = (

@@ -215,5 +215,9 @@ def truncated_compute_parameters(config: BackboneConfig, passes: int, gradient_p
     """N_comp = N_once + (T + 2B)/3·N_rec: 6·N_comp is the leading-order cost per token under truncation.
 
     No vocabulary matrix, no attention (truncation study).
+
+    >>> from looplit.recipes.truncation_study import truncated_backbone
+    >>> truncated_compute_parameters(truncated_backbone(width=640, passes=8), 8, 2)
+    101610240.0
     """
     return once_parameters(config) + loop_cost(passes, gradient_passes) / 3 * recurrent_parameters(config)

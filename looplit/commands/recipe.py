@@ -31,6 +31,7 @@ from looplit.recipes.training import is_number
 from looplit.recipes.truncation_study import TRUNCATED_LOOP, truncation_study
 from looplit.recipes.tuning import SCALED, Tuning
 from looplit.recipes.variants import family_named, shape
+from looplit.wording import is_numeral
 
 # Options that the data-constrained recipe settles by itself.
 NOT_DATA_CONSTRAINED = (
@@ -80,7 +81,7 @@ def plan_main(argv: list[str]) -> int:
     parser.add_argument("--mfu", type=float, default=TYPICAL_MFU, help="model FLOPs utilisation (default %(default)s)")
     parser.add_argument("--json", action="store_true", help="print JSON")
     args, overrides = parser.parse_known_args(argv)
-    device = args.device if args.device in DEVICES or not _is_number(args.device) else float(args.device)
+    device = args.device if args.device in DEVICES or not is_numeral(args.device) else float(args.device)
     plan = plan_config(read_configs(args.config, overrides), args.devices)
     if args.json:
         print(json.dumps(plan.to_dict(device, args.mfu), indent=2))
@@ -220,7 +221,7 @@ def _data_constrained(args: argparse.Namespace, options: dict[str, Any]) -> Run:
     return data_constrained(
         args.family, args.depth,
         budget=_budget(args) if any(value is not None for value in lengths) else None,
-        weight_decay=float(decay) if _is_number(decay) else decay, **options,
+        weight_decay=float(decay) if is_numeral(decay) else decay, **options,
     )  # fmt: skip
 
 
@@ -253,7 +254,7 @@ def _growth(args: argparse.Namespace) -> list[tuple[int, float]] | None:
         return None
     pairs = [text.partition(":") for text in args.growth]
     for text, (passes, _, fraction) in zip(args.growth, pairs, strict=True):
-        require(passes.isdigit() and _is_number(fraction), "growth", text, "must be like 4:0.3")
+        require(passes.isdigit() and is_numeral(fraction), "growth", text, "must be like 4:0.3")
     return [(int(passes), float(fraction)) for passes, _, fraction in pairs]
 
 
@@ -268,11 +269,3 @@ def _random(args: argparse.Namespace) -> RandomPasses | None:
 def numbers(text: str) -> tuple[int, ...]:
     """Numbers with commas between, such as 2,3,4."""
     return tuple(int(word) for word in text.split(","))
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -19,7 +19,6 @@ LEVEL = 0.9
 """Coverage of every interval that names no other."""
 
 Interval = tuple[float, float]
-T = TypeVar("T")
 
 SPACES: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     "raw": (lambda y, floor: y, lambda z, floor: z),
@@ -80,8 +79,40 @@ class Parameter:
     bound: str | None = None
 
 
+class Saved:
+    """What is kept in a file of JSON, at full precision."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, from which `from_dict` makes the same again."""
+        raise NotImplementedError
+
+    @classmethod
+    def from_dict(cls, plain: Mapping[str, Any]) -> Self:
+        """What `to_dict` gave."""
+        raise NotImplementedError
+
+    def save(self, path: str | Path) -> None:
+        """Writes JSON at full precision."""
+        Path(path).write_text(json.dumps(self.to_dict(), indent=1, allow_nan=False) + "\n")
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """Reads what `save` wrote.
+
+        Raises:
+            InputError: There is no such file, or it holds something else; names it.
+        """
+        require(Path(path).is_file(), "path", str(path), "there is no such file")
+        try:
+            plain = json.loads(Path(path).read_text())
+            require(isinstance(plain, dict), "content", type(plain).__name__, "must be a JSON object")
+            return cls.from_dict(plain)
+        except (ValueError, KeyError, AttributeError) as error:  # of which InputError and JSON's own are the first
+            raise InputError(f"path = {str(path)!r}: holds no such fit ({error})") from None
+
+
 @dataclass(frozen=True)
-class Fit:
+class Fit(Saved):
     """A fitted law. Rows are in canonical order (sorted by column, then by observation), whatever the input's order.
 
     Args:
@@ -192,7 +223,7 @@ class Fit:
         return {"equation": LAWS[self.law].equation} | plain
 
     @classmethod
-    def from_dict(cls, plain: Mapping[str, Any]) -> Fit:
+    def from_dict(cls, plain: Mapping[str, Any]) -> Self:
         """The fit that `to_dict` wrote; it predicts bit for bit as before.
 
         Raises:
@@ -207,34 +238,6 @@ class Fit:
             return cls(**fields)
         except (KeyError, TypeError) as error:
             raise InputError(f"fit = {law!r}: is not a whole fit ({error})") from None
-
-    def save(self, path: str | Path) -> None:
-        """Writes JSON at full precision."""
-        Path(path).write_text(json.dumps(self.to_dict(), indent=1, allow_nan=False) + "\n")
-
-    @classmethod
-    def load(cls, path: str | Path) -> Fit:
-        """Reads what `save` wrote.
-
-        Raises:
-            InputError: There is no such file, or it holds no fit; names it.
-        """
-        return loaded(cls.from_dict, path)
-
-
-def loaded(read: Callable[[Mapping[str, Any]], T], path: str | Path) -> T:
-    """What `read` makes of the JSON object in a file.
-
-    Raises:
-        InputError: There is no such file, or it holds something else; names it.
-    """
-    require(Path(path).is_file(), "path", str(path), "there is no such file")
-    try:
-        plain = json.loads(Path(path).read_text())
-        require(isinstance(plain, dict), "content", type(plain).__name__, "must be a JSON object")
-        return read(plain)
-    except (ValueError, KeyError, AttributeError) as error:  # of which InputError and JSON's own are the first
-        raise InputError(f"path = {str(path)!r}: holds no such fit ({error})") from None
 
 
 def percentile_interval(draws: ArrayLike, level: float, freedom: int) -> tuple[Array, Array]:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import itertools
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -15,7 +13,7 @@ from scipy.optimize import brentq
 
 from looplit.errors import require
 from looplit.laws.curves import PROPORTION, fit_proportion
-from looplit.laws.fit import Array, Fit, Interval, Law, loaded, percentile_interval, register
+from looplit.laws.fit import Array, Fit, Interval, Law, Saved, percentile_interval, register
 from looplit.laws.power import POWER
 from looplit.laws.results import Result, checked, column, having
 from looplit.laws.rows import check_rows
@@ -81,7 +79,7 @@ class TaskPoints:
 
 
 @dataclass(frozen=True)
-class CoreForecast:
+class CoreForecast(Saved):
     """A fitted pipeline.
 
     Args:
@@ -187,25 +185,12 @@ class CoreForecast:
         }  # fmt: skip
 
     @classmethod
-    def from_dict(cls, plain: Mapping[str, Any]) -> CoreForecast:
+    def from_dict(cls, plain: Mapping[str, Any]) -> Self:
         """The pipeline that `to_dict` wrote; it predicts bit for bit as before."""
         laws = {series: {task: Fit.from_dict(fit) for task, fit in tasks.items()}
                 for series, tasks in plain["nll"].items()}  # fmt: skip
         sigmoids = {task: Fit.from_dict(fit) for task, fit in plain["accuracy"].items()}
         return cls(laws, sigmoids, Fit.from_dict(plain["conversion"]))
-
-    def save(self, path: str | Path) -> None:
-        """Writes JSON at full precision."""
-        Path(path).write_text(json.dumps(self.to_dict(), indent=1, allow_nan=False) + "\n")
-
-    @classmethod
-    def load(cls, path: str | Path) -> CoreForecast:
-        """Reads what `save` wrote.
-
-        Raises:
-            InputError: There is no such file, or it holds no pipeline; names it.
-        """
-        return loaded(cls.from_dict, path)
 
 
 HUBER_NLL = Huber(floor=0.002, relative=False)

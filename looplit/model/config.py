@@ -16,7 +16,10 @@ MLPKind = Literal["swiglu", "squared_relu"]
 Unit = Literal["block", "pass"]  # of activation checkpointing; the prelude and the coda are units as a pass is
 
 HEAD_DIM = 128  # width per head, and width per block of nominal depth, in the growth study
+VOCABULARY = 50257  # of GPT-2's tokenizer
+CONTEXT = 2048
 VOCABULARY_MULTIPLE = 64
+LOGITS_PER_CHUNK = 2**27  # of the loss: 512 MiB of fp32
 
 
 def mlp_hidden(width: int) -> int:
@@ -35,6 +38,15 @@ def padded_vocabulary(vocabulary: int) -> int:
     (50304, 320)
     """
     return VOCABULARY_MULTIPLE * math.ceil(vocabulary / VOCABULARY_MULTIPLE)
+
+
+def loss_chunk_tokens(vocabulary: int) -> int:
+    """Tokens whose logits the loss holds at once.
+
+    >>> loss_chunk_tokens(50257)
+    2670
+    """
+    return max(256, LOGITS_PER_CHUNK // vocabulary)
 
 
 def split_depth(depth: int) -> tuple[int, int, int]:
@@ -107,8 +119,8 @@ class BackboneConfig:
     initial_state: InitialState = "zero"
     residual_multiplier: float = 1.0
     output_multiplier: float = 1.0
-    vocabulary: int = 50257
-    context: int = 2048
+    vocabulary: int = VOCABULARY
+    context: int = CONTEXT
     embedding_std: float = 0.02
     uniform_init_scale: float = 0.25
     branch_init_scale: float = 0.0

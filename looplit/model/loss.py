@@ -14,11 +14,11 @@ from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
 
 from looplit.model.block import compute_dtype
+from looplit.model.config import loss_chunk_tokens
 
 Reduction = Literal["mean", "sum", "none"]
 
 IGNORED = -100  # torch's own convention for targets that do not count
-_LOGITS_PER_CHUNK = 2**27  # 512 MiB of fp32
 
 
 def linear_cross_entropy(
@@ -53,7 +53,7 @@ def linear_cross_entropy(
     Returns:
         A scalar, or (tokens,) for "none"; fp32 (float64 if the inputs are).
     """
-    chunk = chunk_tokens or max(256, _LOGITS_PER_CHUNK // vocabulary)
+    chunk = chunk_tokens or loss_chunk_tokens(vocabulary)
     needs_grad = torch.is_grad_enabled() and (hidden_ND.requires_grad or weight_VD.requires_grad)
     if reduction != "none" and needs_grad:
         total = _SummedLoss.apply(hidden_ND, weight_VD, targets_N, vocabulary, multiplier, soft_cap, chunk)

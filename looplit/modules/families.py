@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from looplit.model.config import Boundary, InitialState
+from looplit.model.config import CONTEXT, VOCABULARY, Boundary, InitialState
 from looplit.modules.base import LoopedLM
 from looplit.optim import Algorithm
 from looplit.recipes.families import FAMILIES, Family
@@ -65,8 +65,8 @@ class GrowthStudyLM(LoopedLM):
         width: int | None = None,
         heads: int | None = None,
         split: tuple[int, int, int] | None = None,
-        vocabulary: int = 50257,
-        context: int = 2048,
+        vocabulary: int = VOCABULARY,
+        context: int = CONTEXT,
         passes: int | None = None,
         trained_passes: int | None = None,
         stored_cores: int | None = None,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from looplit.model.config import Boundary, MLPKind
+from looplit.model.config import CONTEXT, VOCABULARY, Boundary, MLPKind
 from looplit.modules.base import LoopedLM
 from looplit.recipes.truncation_study import BATCH_TOKENS, TRUNCATED_LOOP, WIDTHS, truncation_study
 
@@ -51,8 +51,8 @@ class TruncatedLoop(LoopedLM):
         width: int = WIDTHS[0],
         heads: int | None = None,
         split: tuple[int, int, int] | None = None,
-        vocabulary: int = 50257,
-        context: int = 2048,
+        vocabulary: int = VOCABULARY,
+        context: int = CONTEXT,
         boundary: Boundary | None = None,
         mlp: MLPKind = "squared_relu",
         batch_tokens: int = BATCH_TOKENS,

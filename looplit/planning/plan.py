@@ -9,6 +9,7 @@ from typing import Any, get_args
 from looplit.accounting.growth import GrowthRequest
 from looplit.accounting.recurrence import REWARM_STEPS, Growth, RandomPasses, Recurrence
 from looplit.errors import InputError, require
+from looplit.model.config import CONTEXT
 from looplit.planning.resources import (
     RECOMPUTATION,
     TYPICAL_MFU,
@@ -98,7 +99,7 @@ def plan_config(config: Mapping[str, Any], devices: int | None = None) -> Plan:
     class_path, given = _subclass(model, "model")
     _, data_args = _subclass(data, "data") if data else ("", {})
     planned = _planned_steps(given, trainer)
-    context = data_args.get("context") or given.get("context") or 2048
+    context = data_args.get("context") or given.get("context") or CONTEXT
     accumulation = trainer.get("accumulate_grad_batches", 1)
     require(
         _is_count(accumulation), "trainer.accumulate_grad_batches", accumulation, "must be a whole number from 1 up"

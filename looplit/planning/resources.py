@@ -13,7 +13,7 @@ from looplit.accounting.flops import (
     vocabulary_parameters,
 )
 from looplit.errors import InputError, require
-from looplit.model.config import BackboneConfig, Unit
+from looplit.model.config import BackboneConfig, Unit, loss_chunk_tokens
 from looplit.optim.algorithms import algorithm_of
 from looplit.recipes.run import Run
 
@@ -27,8 +27,6 @@ TYPICAL_MFU = 0.4
 
 # Activation checkpointing runs every forward twice: 8 FLOPs per weight and token in place of 6, the head's aside.
 RECOMPUTATION = 4 / 3
-
-LOGITS_PER_CHUNK = 2**27  # of the chunked loss; two fp32 copies of a chunk are alive at once
 
 
 @dataclass(frozen=True)
@@ -139,7 +137,7 @@ def activation_bytes(
     tokens = micro_batch * config.context
     hidden = (4 if config.mlp == "swiglu" else 2) * config.hidden
     block = (24 if config.gains else 16) * config.width + branch * (6 * config.width + hidden)
-    chunk = min(tokens, max(256, LOGITS_PER_CHUNK // config.vocabulary))
+    chunk = min(tokens, loss_chunk_tokens(config.vocabulary))  # two fp32 copies are alive at once
     trained = min(passes, config.trained_passes or passes)
     units, blocks_of_one = {
         None: (0, config.executed_depth(trained)),

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from looplit.accounting.recurrence import Growth, RandomPasses, Recurrence, growth_step
 from looplit.errors import require, require_whole
-from looplit.model.config import HEAD_DIM, BackboneConfig
+from looplit.model.config import CONTEXT, HEAD_DIM, BackboneConfig
 from looplit.recipes.families import FAMILIES, Family, Mode
 from looplit.recipes.hyperparameters import Hyperparameters
 from looplit.recipes.length import Budget, budget_steps, stretches
@@ -156,7 +156,7 @@ def recipe(
         require(tuned not in shape, tuned, shape.get(tuned), "goes through tuning")
     budget, tuning = budget or Budget(), tuning or Tuning()
     family = family_named(name)
-    batch_windows(batch_tokens, shape.get("context") or 2048)
+    batch_windows(batch_tokens, shape.get("context") or CONTEXT)
     planned = family.growth_plan(depth, mode)
     events = list(growth) if growth is not None else [] if planned is None else [planned]
     for _, fraction in events:

@@ -1,7 +1,14 @@
 """Relations between recurrence, compute and token allocation (growth study, A.3).
 
 E is compute expansion, S storage expansion, TPP training tokens per stored parameter, ρ the share of training tokens
-after growth. N_c,K is the compute-active count of `looplit.accounting.compute_parameters`.
+after growth. N_c,K is the compute-active count of `looplit.accounting.flops.compute_parameters`.
+
+>>> from looplit.recipes.growth_study import recipe
+>>> loop = recipe("loop_2", 8).backbone
+>>> round(compute_expansion(loop, 2), 3), storage_expansion(loop, 2), round(tokens_per_parameter(10, loop, 2), 3)
+(1.25, 1.0, 8.001)
+>>> round(optimal_growth_fraction(7, loop), 3), round(growth_expansion(loop, 0.18), 3)
+(0.18, 1.072)
 """
 
 from __future__ import annotations
@@ -38,13 +45,21 @@ def tokens_per_parameter(one_pass: float, config: BackboneConfig, passes: int) -
 
 
 def optimal_compute_expansion(one_pass: float, *, tied: bool) -> float:
-    """E_K*, the best compute expansion at a one-pass TPP: 0.82·TPP^0.15 tied, 0.83·TPP^0.15 untied."""
+    """E_K*, the best compute expansion at a one-pass TPP: 0.82·TPP^0.15 tied, 0.83·TPP^0.15 untied.
+
+    >>> round(optimal_compute_expansion(10, tied=True), 3)
+    1.158
+    """
     factor, exponent = EXPANSION_FIT[tied]
     return float(factor * one_pass**exponent)
 
 
 def optimal_tokens_per_parameter(one_pass: float, *, tied: bool) -> float:
-    """TPP_K* at a one-pass TPP: 1.19·TPP^0.85 tied, 1.34·TPP^0.74 untied."""
+    """TPP_K* at a one-pass TPP: 1.19·TPP^0.85 tied, 1.34·TPP^0.74 untied.
+
+    >>> round(optimal_tokens_per_parameter(10, tied=True), 3)
+    8.425
+    """
     factor, exponent = TOKENS_FIT[tied]
     return float(factor * one_pass**exponent)
 
@@ -69,7 +84,11 @@ def growth_expansion(config: BackboneConfig, fraction: float, before: int = 2, a
 
 
 def optimal_growth_tokens(before_growth: float, *, tied: bool) -> float:
-    """TPP_Kρ* = a·TPP_K2 + b, the best TPP with growth at the compute of a fixed-recurrence TPP."""
+    """TPP_Kρ* = a·TPP_K2 + b, the best TPP with growth at the compute of a fixed-recurrence TPP.
+
+    >>> round(optimal_growth_tokens(7, tied=True), 3)
+    6.53
+    """
     slope, offset = GROWTH_TOKENS_FIT[tied]
     return slope * before_growth + offset
 

@@ -16,7 +16,7 @@ from looplit.accounting.flops import (
 )
 from looplit.accounting.recurrence import Phase, Recurrence
 from looplit.errors import require
-from looplit.model.config import BackboneConfig, Role
+from looplit.model.config import CONTEXT, BackboneConfig, Role
 from looplit.optim.algorithms import algorithm_of
 from looplit.recipes.study import ModelRecipe, Study
 from looplit.recipes.training import GroupSettings, Optimizer, TrainingSettings
@@ -233,7 +233,7 @@ def run_of(recipe: ModelRecipe, planned_steps: int, *, context: int | None = Non
     )
 
 
-def epoch_steps(pool_tokens: int, batch_tokens: int = BATCH_TOKENS, context: int = 2048) -> int:
+def epoch_steps(pool_tokens: int, batch_tokens: int = BATCH_TOKENS, context: int = CONTEXT) -> int:
     """Optimizer steps of one epoch: whole batches of whole windows of context + 1 tokens; the rest is left out.
 
     >>> epoch_steps(100_000_000), epoch_steps(250_000_000)

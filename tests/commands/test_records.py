@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from looplit.recipes.growth_runs import recipe
 
 from looplit.commands.laws.command import laws_main
 from looplit.commands.loops.command import loops_main
 from looplit.errors import InputError
+from looplit.recipes.growth_study import recipe
 from looplit.results import EXTENTS, FIELDS, field_of
 
 Record = dict[str, Any]
