@@ -201,7 +201,7 @@ def trainer_settings(trainer: L.Trainer) -> dict[str, Any]:
 def text_record(trainer: L.Trainer) -> dict[str, Any]:
     """What is known of the text: the `record()` of the data module, or the class of what gives the batches."""
     data = trainer.datamodule  # type: ignore[attr-defined]
-    if hasattr(data, "record"):
+    if callable(getattr(data, "record", None)):
         return dict(data.record())
     source = data or getattr(trainer.train_dataloader, "dataset", trainer.train_dataloader)
     return {"corpus": f"{type(source).__module__}.{type(source).__qualname__}"}

@@ -10,6 +10,7 @@ import torch
 
 from looplit.checkpoints.reading import read_file
 from looplit.errors import require
+from looplit.modules import families, truncated
 from looplit.modules.base import CLASS_KEY, CLASS_PATH_KEY, LoopedLM
 from looplit.recipes.study import imported
 
@@ -55,12 +56,11 @@ def load(path: str | Path, map_location: str | torch.device = "cpu", argument: s
 
 def _class_of(checkpoint: dict[str, Any], argument: str) -> type[LoopedLM] | None:
     """The class that a checkpoint names, which is LoopLit's or one that Python can import; None if it names none."""
-    from looplit import modules  # whose names this one is part of
-
     name = checkpoint.get(CLASS_PATH_KEY, checkpoint.get(CLASS_KEY))  # older ones have no path
-    if not isinstance(name, str) or ("." not in name and name not in modules.__all__):
+    built_in = vars(families) | vars(truncated)
+    if not isinstance(name, str) or ("." not in name and name not in built_in):
         return None
-    cls = imported(name, argument) if "." in name else getattr(modules, name)
+    cls = imported(name, argument) if "." in name else built_in[name]
     known = isinstance(cls, type) and issubclass(cls, LoopedLM) and hasattr(cls, "family")
     require(known, argument, name, "is not a LoopedLM with a family, so it is not called")
     return cls
