@@ -1,14 +1,12 @@
-"""What the subcommands share: the form of an answer, common arguments, and tables on screen."""
+"""What the answers share: which runs they read, what they leave out, and how they describe a fit."""
 
 from __future__ import annotations
 
-import argparse
-import sys
+import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TypeVar
 
-from looplit.commands.arguments import natural, require_file_name
 from looplit.errors import InputError, require
 from looplit.laws.fit import LAWS, Fit
 from looplit.laws.replicates import averaged
@@ -24,75 +22,63 @@ from looplit.laws.results import (
     resolved,
     without_repeats,
 )
+from looplit.wording import counted
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-
-SUFFIXES = (".svg", ".png", ".pdf")
-"""Of figures."""
+Runs = str | Path | Sequence[Result]
+"""A CSV table or folder that `read_results` reads, or what it gave."""
 
 T = TypeVar("T")
 
+_LOGGER = logging.getLogger("looplit.laws")  # where nothing is set up, its warnings go to stderr as they are
 
-class Answer(NamedTuple):
-    """What a subcommand found.
+
+def chosen_runs(runs: Runs, where: Sequence[str], loss: str, *keys: str) -> list[Result]:
+    """Those of the runs that meet every condition and have every one of `keys`; warns of those left out.
 
     Args:
-        payload: The JSON form.
-        text: The table on screen.
-        draw: Makes the figure; called only where one is asked for, because it imports matplotlib.
-    """
-
-    payload: dict[str, Any]
-    text: str
-    draw: Callable[[], Figure]
-
-
-def common_arguments(parser: argparse.ArgumentParser) -> None:
-    """Arguments that every subcommand takes."""
-    parser.add_argument("runs", help="CSV table, or folder of runs that holds their result.json files")
-    parser.add_argument("--where", nargs="+", default=[], metavar="COLUMN=VALUE[,VALUE]",
-                        help="read only such runs: family=vanilla,loop_grow corpus=fineweb, for example")  # fmt: skip
-    parser.add_argument(
-        "--loss", type=resolved, default="final_val_loss", help="column of the loss (default: final_val_loss)"
-    )
-    parser.add_argument("--json", action="store_true", help="print JSON in place of the table")
-    parser.add_argument("--plot", metavar="FILE", help="also draw the figure: .svg, .png or .pdf")
-
-
-def chosen_runs(args: argparse.Namespace, *keys: str) -> list[Result]:
-    """The runs that the arguments name and that have every one of `keys`; says on stderr which were left out.
+        runs: To choose from.
+        where: Conditions such as "family=vanilla,loop_grow", all of which hold.
+        loss: Column of the loss, which must be one.
+        *keys: Columns.
 
     Raises:
         InputError: There are none, or none with a value asked for.
     """
-    runs, repeats = without_repeats(read_results(args.runs))
+    kept, repeats = without_repeats(read_results(runs) if isinstance(runs, str | Path) else runs)
     note_left_out([run.name for run in repeats], "the same run and result as one before")
-    for condition in args.where:
-        name, equals, wanted = condition.partition("=")
-        name = resolved(name)
-        known = sorted({key for run in runs for key in (*run.labels, *run.values) if ":" not in key})
-        require(bool(equals) and name in known, "where", condition,
-                f"must be COLUMN=VALUE with one of the columns {', '.join(known)}")  # fmt: skip
-        groups = grouped([run for run in runs if name in run.labels or name in run.values], name)
-        for value in wanted.split(","):
-            require(value in groups, "where", condition, f"no run has {name} {value}; there are {', '.join(groups)}")
-        runs = [run for run in runs if any(run in groups[value] for value in wanted.split(","))]
-    require_score("loss", args.loss)
-    having(runs, args.loss, argument="loss")
-    for run in runs:
+    for condition in where:
+        kept = _meeting(kept, condition)
+    require_score("loss", loss)
+    having(kept, loss, argument="loss")
+    for run in kept:
         for key in keys:
             require(key not in run.labels, f"{key} in {run.name}", run.labels.get(key), "must be a number")
-    kept = having(runs, *keys)
+    found = having(kept, *keys)
     for key in keys:
-        note_left_out([run.name for run in runs if key not in run.values], f"without {key}")
-    checked([run for run in kept if "depth" in run.values], "depth")
-    return list(checked(kept, *keys))
+        note_left_out([run.name for run in kept if key not in run.values], f"without {key}")
+    checked([run for run in found if "depth" in run.values], "depth")
+    return list(checked(found, *keys))
+
+
+def _meeting(runs: Sequence[Result], condition: str) -> list[Result]:
+    name, equals, wanted = condition.partition("=")
+    name = resolved(name)
+    known = sorted({key for run in runs for key in (*run.labels, *run.values) if ":" not in key})
+    require(bool(equals) and name in known, "where", condition,
+            f"must be COLUMN=VALUE with one of the columns {', '.join(known)}")  # fmt: skip
+    groups = grouped([run for run in runs if name in run.labels or name in run.values], name)
+    for value in wanted.split(","):
+        require(value in groups, "where", condition, f"no run has {name} {value}; there are {', '.join(groups)}")
+    return [run for run in runs if any(run in groups[value] for value in wanted.split(","))]
+
+
+def runs_name(runs: Runs) -> str:
+    """How messages call what an answer was to be read from."""
+    return str(runs) if isinstance(runs, str | Path) else counted(len(runs), "run")
 
 
 def rungs(runs: Sequence[Result]) -> list[Result]:
-    """A family's runs as the points of its ladder, replicates averaged; says on stderr which were.
+    """A family's runs as the points of its ladder, replicates averaged; warns of which were.
 
     Raises:
         InputError: A setting varies at one size, so that the runs are not a ladder.
@@ -100,7 +86,7 @@ def rungs(runs: Sequence[Result]) -> list[Result]:
     points = averaged(runs)
     means = [point.name for point in points if point not in runs]
     if means:
-        print(f"averaged: {'; '.join(means)}", file=sys.stderr)
+        _LOGGER.warning("averaged: %s", "; ".join(means))
     return points
 
 
@@ -123,53 +109,9 @@ def attempted(name: str, fit: Callable[[], T], not_identified: dict[str, str]) -
 
 
 def note_left_out(names: Sequence[str], why: str) -> None:
-    """Says on stderr what an answer does not use."""
+    """Warns of what an answer does not use."""
     if names:
-        print(f"left out, {why}: {', '.join(names)}", file=sys.stderr)
-
-
-def bootstrap_arguments(parser: argparse.ArgumentParser) -> None:
-    """Arguments of subcommands whose fits can be bootstrapped."""
-    parser.add_argument("--bootstrap", type=natural, default=0, metavar="N", help="resamples behind 90%% intervals")
-    parser.add_argument("--seed", type=natural, default=0, help="seed of the resampling (default: 0)")
-
-
-def require_plot(path: str) -> None:
-    """Refuses a figure that cannot be written, before what it is to show is computed.
-
-    Raises:
-        InputError: The suffix is not one of a figure's, or there is no such folder.
-    """
-    require(Path(path).suffix in SUFFIXES, "plot", path, f"must end in {', '.join(SUFFIXES)}")
-    folder = Path(path).parent
-    require(folder.exists(), "plot", path, f"there is no folder {folder}")
-    require_file_name("plot", path)
-
-
-def table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Columns as wide as their content, the first to the left and the others to the right.
-
-    >>> print(table(["family", "γ"], [["vanilla", "0.1112"]]))
-    family        γ
-    vanilla  0.1112
-    """
-    lines = [list(map(str, headers)), *[list(map(str, row)) for row in rows]]
-    widths = [max(len(line[i]) for line in lines) for i in range(len(headers))]
-    padded = (
-        [line[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(line[1:], widths[1:], strict=True))]
-        for line in lines
-    )
-    return "\n".join("  ".join(line).rstrip() for line in padded)
-
-
-def shown(value: float | None, form: str = ".4g") -> str:
-    """A number in `form`, or a dash where there is none."""
-    return "–" if value is None else format(value, form)
-
-
-def shown_interval(interval: Sequence[float] | None, form: str = ".4g") -> str:
-    """An interval as "[low, high]", or a dash."""
-    return "–" if interval is None else f"[{interval[0]:{form}}, {interval[1]:{form}}]"
+        _LOGGER.warning("left out, %s: %s", why, ", ".join(names))
 
 
 def method(fit: Fit) -> str:

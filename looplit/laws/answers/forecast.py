@@ -1,77 +1,93 @@
-"""`laws forecast`: CORE at a budget, the compute for a score, GPT-3 crossings, held-out runs."""
+"""CORE at a budget, the compute for a score, GPT-3 crossings, held-out runs."""
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import Any
 
-from looplit.commands.arguments import quantity
-from looplit.commands.laws.base import (
-    Answer,
-    bootstrap_arguments,
-    chosen_runs,
-    common_arguments,
-    described,
-    rungs,
-    shown,
-    shown_interval,
-    table,
-)
 from looplit.errors import require
+from looplit.laws.answers.answer import Answer
+from looplit.laws.answers.base import Runs, chosen_runs, described, rungs
 from looplit.laws.fit import LEVEL
-from looplit.laws.forecast import GPT3_CORE, CoreForecast, fit_forecast, task_points
+from looplit.laws.forecast import GPT3_CORE, CoreForecast, TaskPoints, fit_forecast, task_points
 from looplit.laws.results import Result, grouped, resolved, split_held_out, unit_of
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from looplit.wording import shown, shown_interval, table
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Arguments of `laws forecast`."""
-    common_arguments(parser)
-    parser.add_argument(
-        "--series", type=resolved, default="family", help="column that tells the series apart: family, corpus …"
-    )
-    parser.add_argument("--at", type=quantity, nargs="+", default=[], metavar="C", help="forecast CORE at these FLOPs")
-    parser.add_argument("--target", type=quantity, nargs="+", default=[], metavar="CORE",
-                        help="compute that these scores need, beside those of GPT-3")  # fmt: skip
-    parser.add_argument("--tasks", nargs="+", help="tasks that carry the forecast (default: the study's filter)")
-    parser.add_argument("--held_out", nargs="+", default=[], metavar="FAMILY:DEPTH",
-                        help="runs to leave out of the calibration and to show against the forecast")  # fmt: skip
-    bootstrap_arguments(parser)
+@dataclass(frozen=True)
+class ForecastAnswer(Answer):
+    """The pipeline and what it forecasts.
+
+    Args:
+        fitted: From compute to CORE.
+        points: What each series was fitted on.
+        held_out: Runs that were kept out.
+        series: Column that tells the series apart.
+    """
+
+    fitted: CoreForecast
+    points: Mapping[str, TaskPoints]
+    held_out: Sequence[Result]
+    series: str
 
 
-def answer(args: argparse.Namespace) -> Answer:
-    """The pipeline fitted on all evaluated runs, and what it forecasts."""
-    runs, kept_out = split_held_out(chosen_runs(args, "training_flops", "core_metric"), args.held_out)
-    points = {name: task_points(rungs(members)) for name, members in grouped(runs, args.series).items()}
-    fitted = fit_forecast(points, args.tasks, bootstrap=args.bootstrap, seed=args.seed, progress=True)
-    scores = GPT3_CORE | {f"target {score:g}": score for score in args.target}
-    held = [_against(fitted, run, args.series) for run in kept_out]
+def forecast_answer(
+    runs: Runs,
+    *,
+    where: Sequence[str] = (),
+    loss: str = "final_val_loss",
+    series: str = "family",
+    at: Sequence[float] = (),
+    target: Sequence[float] = (),
+    tasks: Sequence[str] | None = None,
+    held_out: Sequence[str] = (),
+    bootstrap: int = 0,
+    seed: int = 0,
+) -> ForecastAnswer:
+    """The pipeline fitted on all evaluated runs, and what it forecasts.
+
+    Args:
+        runs: Finished runs, or where they lie.
+        where: Conditions, as in `chosen_runs`.
+        loss: Column of the loss.
+        series: Column that tells the series apart.
+        at: Training FLOPs to forecast CORE at.
+        target: Scores whose compute is asked for, beside those of GPT-3.
+        tasks: That carry the forecast, by default the study's filter.
+        held_out: Runs to leave out of the calibration, as "family:depth".
+        bootstrap: Resamples behind the intervals.
+        seed: Of the resampling.
+
+    Raises:
+        InputError: The runs lack evaluations, or what is asked for.
+    """
+    series = resolved(series)
+    kept = chosen_runs(runs, where, resolved(loss), "training_flops", "core_metric")
+    fit_on, kept_out = split_held_out(kept, held_out)
+    points = {name: task_points(rungs(members)) for name, members in grouped(fit_on, series).items()}
+    fitted = fit_forecast(points, tasks, bootstrap=bootstrap, seed=seed, progress=True)
     payload = {
-        "series": args.series,
+        "series": series,
         "compute": {"column": "training_flops", "unit": unit_of("training_flops")},
         "core": {"column": "core_metric", "unit": unit_of("core_metric")},
-        "bootstrap": {"draws": args.bootstrap, "seed": args.seed, "level": LEVEL},
+        "bootstrap": {"draws": bootstrap, "seed": seed, "level": LEVEL},
         "tasks": list(fitted.accuracy),
         "fits": fitted.to_dict(draws=False),
-        "at": [_at(fitted, name, spend) for spend in args.at for name in points],
-        "needed": {
-            name: {"core": scores[name], "compute": needed}
-            | {"interval": {one: _needed_interval(fitted, one, scores[name]) for one in needed}}
-            | {"extrapolated": {one: _beyond(fitted, one, spend) for one, spend in needed.items() if spend}}
-            for name, needed in fitted.crossings(scores).items()
-        },
-        "held_out": held,
-    }  # fmt: skip
+        "at": [_at(fitted, name, spend) for spend in at for name in points],
+        "needed": _needed(fitted, GPT3_CORE | {f"target {score:g}": score for score in target}),
+        "held_out": [_against(fitted, run, series) for run in kept_out],
+    }
+    return ForecastAnswer(payload, _text(payload, fitted), fitted, points, kept_out, series)
 
-    def draw() -> Figure:
-        from looplit.plots.tasks import forecast_figure
 
-        return forecast_figure(fitted, points, kept_out, args.series)
-
-    return Answer(payload, _text(payload, fitted), draw)
+def _needed(fitted: CoreForecast, scores: Mapping[str, float]) -> dict[str, Any]:
+    return {
+        name: {"core": scores[name], "compute": needed}
+        | {"interval": {one: _needed_interval(fitted, one, scores[name]) for one in needed}}
+        | {"extrapolated": {one: _beyond(fitted, one, spend) for one, spend in needed.items() if spend}}
+        for name, needed in fitted.crossings(scores).items()
+    }
 
 
 def _interval(fitted: CoreForecast, series: str, compute: float) -> list[float] | None:

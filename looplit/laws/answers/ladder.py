@@ -1,27 +1,14 @@
-"""`laws ladder`: exponents above a shared floor, compute multipliers, held-out runs."""
+"""Scaling exponents above a shared floor, compute multipliers, held-out runs."""
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict, dataclass
+from typing import Any
 
-from looplit.commands.arguments import quantity
-from looplit.commands.laws.base import (
-    Answer,
-    bootstrap_arguments,
-    chosen_runs,
-    common_arguments,
-    described,
-    note_left_out,
-    require_score,
-    rungs,
-    shown,
-    shown_interval,
-    table,
-)
 from looplit.errors import require
+from looplit.laws.answers.answer import Answer
+from looplit.laws.answers.base import Runs, chosen_runs, described, note_left_out, require_score, rungs, runs_name
 from looplit.laws.multiplier import INTERPOLATIONS, Multiplier, law_multipliers, multipliers
 from looplit.laws.power import (
     C0_VANILLA_D8,
@@ -44,81 +31,120 @@ from looplit.laws.results import (
     unit_of,
 )
 from looplit.laws.rows import Rows
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from looplit.wording import shown, shown_interval, table
 
 C0_HOUR = 3600.0
 """C0 where ladders are read against seconds: one hour."""
 
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Arguments of `laws ladder`."""
-    common_arguments(parser)
-    parser.add_argument("--reference", default="vanilla", help="family of the floor and of multiplier 1")
-    parser.add_argument("--against", choices=["training_flops", "train_seconds"], default="training_flops",
-                        help="what compute is; with seconds the floor still comes from the FLOPs fit")  # fmt: skip
-    parser.add_argument("--c0", type=quantity, help="C0 (default: 1.0265e18 FLOPs, or one hour)")
-    parser.add_argument(
-        "--score", type=resolved, help="match multipliers at this column, core_metric for example, not at the loss"
-    )
-    parser.add_argument("--interpolation", choices=list(INTERPOLATIONS), default="loss",
-                        help="of multipliers: the score, or its logarithm, against log compute")  # fmt: skip
-    parser.add_argument("--at", type=quantity, nargs="+", default=[], metavar="C",
-                        help="also multipliers by the fitted laws at these values of compute")  # fmt: skip
-    parser.add_argument("--held_out", nargs="+", default=[], metavar="FAMILY:DEPTH",
-                        help="runs to leave out of every fit and to show against the forecast")  # fmt: skip
-    bootstrap_arguments(parser)
+AGAINST = ("training_flops", "train_seconds")
+"""What compute can be."""
 
 
-def answer(args: argparse.Namespace) -> Answer:
-    """Fits and multipliers of every family among the runs."""
-    every = chosen_runs(args, args.against, args.loss)
-    runs, kept_out = split_held_out(every, args.held_out)
-    families = {name: rungs(members) for name, members in grouped(runs).items()}
-    short = [name for name, members in families.items() if len(set(column(members, args.against))) < 2]
-    note_left_out(short, "fewer than two rungs")
-    families = {name: members for name, members in families.items() if name not in short}
-    require(bool(families), "runs", str(args.runs), "no family has two rungs of different compute")
-    require(args.reference in families, "reference", args.reference, f"must be one of {', '.join(families)}")
-    fits = _fits(args, families)
-    score = args.score or args.loss
+@dataclass(frozen=True)
+class LadderAnswer(Answer):
+    """Exponents and multipliers.
+
+    Args:
+        fits: Of every family, above the reference's floor.
+        saved: Measured multipliers of every family.
+        held_out: (family, compute, loss) of runs that were kept out.
+    """
+
+    fits: LadderFits
+    saved: Mapping[str, Sequence[Multiplier]]
+    held_out: Sequence[tuple[str, float, float]]
+
+
+def ladder_answer(
+    runs: Runs,
+    *,
+    where: Sequence[str] = (),
+    loss: str = "final_val_loss",
+    reference: str = "vanilla",
+    against: str = "training_flops",
+    c0: float | None = None,
+    score: str | None = None,
+    interpolation: str = "loss",
+    at: Sequence[float] = (),
+    held_out: Sequence[str] = (),
+    bootstrap: int = 0,
+    seed: int = 0,
+) -> LadderAnswer:
+    """Fits and multipliers of every family among the runs.
+
+    Args:
+        runs: Finished runs, or where they lie.
+        where: Conditions, as in `chosen_runs`.
+        loss: Column of the loss.
+        reference: Family of the floor and of multiplier 1.
+        against: What compute is; with seconds the floor still comes from the FLOPs fit.
+        c0: C0, 1.0265e18 FLOPs or one hour by default.
+        score: Column at which multipliers are matched, the loss by default.
+        interpolation: Of multipliers, as in `compute_at`.
+        at: Values of compute for multipliers by the fitted laws.
+        held_out: Runs to keep out of every fit, as "family:depth".
+        bootstrap: Resamples behind the intervals.
+        seed: Of the resampling.
+
+    Raises:
+        InputError: The runs do not make up ladders, or lack what is asked for.
+    """
+    loss = resolved(loss)
+    score = resolved(score or loss)
+    require(against in AGAINST, "against", against, f"must be one of {', '.join(AGAINST)}")
+    fitted, kept_out = split_held_out(chosen_runs(runs, where, loss, against, loss), held_out)
+    families = _ladders(runs, fitted, against)
+    require(reference in families, "reference", reference, f"must be one of {', '.join(families)}")
+    fits = _fits(families, reference, against, loss, c0, bootstrap, seed)
     require_score("score", score)
-    saved = measured_multipliers(families, args.reference, args.against, score, args.interpolation)
-    by_law = {name: law_multipliers(fits.families[args.reference], fit, args.at) for name, fit in fits.families.items()}
-    held = [
-        {"run": run.name} | against_forecast(fits.families[run.family], run.values[args.against], run.values[args.loss])
-        for run in kept_out
-        if run.family in fits.families
-    ]
+    saved = measured_multipliers(families, reference, against, score, interpolation)
+    by_law = {name: law_multipliers(fits.families[reference], fit, at) for name, fit in fits.families.items()}
     note_left_out([run.name for run in kept_out if run.family not in fits.families], "no law of its family")
-    payload = _payload(args, fits, saved, by_law, held, score)
+    held = [(run, run.values[against], run.values[loss]) for run in kept_out if run.family in fits.families]
+    payload = {
+        "reference": reference,
+        "compute": {"column": against, "unit": UNITS[against]},
+        "matched": {"column": score, "unit": unit_of(score)},
+        "interpolation": INTERPOLATIONS[interpolation].replace("loss", score),
+        "bootstrap": {"draws": bootstrap, "seed": seed, "level": fits.floor.level},
+        "floor": fits.floor.to_dict(draws=False),
+        "families": _families(fits, reference, saved, by_law),
+        "held_out": [
+            {"run": run.name} | against_forecast(fits.families[run.family], compute, observed)
+            for run, compute, observed in held
+        ],
+    }
+    squares = [(run.family, compute, observed) for run, compute, observed in held]
+    return LadderAnswer(payload, _text(payload, fits), fits, saved, squares)
 
-    def draw() -> Figure:
-        from looplit.plots.ladders import ladder_figure
 
-        squares = [
-            (run.family, run.values[args.against], run.values[args.loss])
-            for run in kept_out
-            if run.family in fits.families
-        ]
-        return ladder_figure(fits, saved, args.reference, squares)
-
-    return Answer(payload, _text(payload, fits), draw)
+def _ladders(runs: Runs, fitted: Sequence[Result], against: str) -> dict[str, list[Result]]:
+    families = {name: rungs(members) for name, members in grouped(fitted).items()}
+    short = [name for name, members in families.items() if len(set(column(members, against))) < 2]
+    note_left_out(short, "fewer than two rungs")
+    require(len(short) < len(families), "runs", runs_name(runs), "no family has two rungs of different compute")
+    return {name: members for name, members in families.items() if name not in short}
 
 
-def _fits(args: argparse.Namespace, families: Mapping[str, Sequence[Result]]) -> LadderFits:
+def _fits(
+    families: Mapping[str, Sequence[Result]],
+    reference: str,
+    against: str,
+    loss: str,
+    c0: float | None,
+    bootstrap: int,
+    seed: int,
+) -> LadderFits:
     """Ladders against the chosen compute; against seconds, with the floor of the FLOPs fit."""
-    floor, c0 = None, args.c0 or C0_VANILLA_D8
-    units = {"compute": UNITS[args.against], "output": unit_of(args.loss)}
-    if args.against == "train_seconds":
-        rows = rows_of(families[args.reference], "training_flops", args.loss)
-        floor = fit_power(rows, units={"output": units["output"]}, bootstrap=args.bootstrap, seed=args.seed,
-                          progress=True)  # fmt: skip
-        c0 = args.c0 or C0_HOUR
-    ladders = {name: rows_of(runs, args.against, args.loss) for name, runs in families.items()}
-    return fit_ladders(ladders, args.reference, c0, floor=floor, units=units,
-                       bootstrap=args.bootstrap, seed=args.seed, progress=True)  # fmt: skip
+    floor, usual = None, C0_VANILLA_D8
+    units = {"compute": UNITS[against], "output": unit_of(loss)}
+    if against == "train_seconds":
+        rows = rows_of(families[reference], "training_flops", loss)
+        floor = fit_power(rows, units={"output": units["output"]}, bootstrap=bootstrap, seed=seed, progress=True)
+        usual = C0_HOUR
+    ladders = {name: rows_of(runs, against, loss) for name, runs in families.items()}
+    return fit_ladders(ladders, reference, c0 or usual, floor=floor, units=units,
+                       bootstrap=bootstrap, seed=seed, progress=True)  # fmt: skip
 
 
 def rows_of(runs: Sequence[Result], against: str, loss: str) -> Rows:
@@ -149,33 +175,22 @@ def measured_multipliers(
     return {name: multipliers(ladders[reference], ladder, interpolation, falling) for name, ladder in ladders.items()}
 
 
-def _payload(
-    args: argparse.Namespace,
+def _families(
     fits: LadderFits,
+    reference: str,
     saved: Mapping[str, Sequence[Multiplier]],
     by_law: Mapping[str, Sequence[Multiplier]],
-    held: list[dict[str, Any]],
-    score: str,
 ) -> dict[str, Any]:
     families: dict[str, Any] = {}
     for name, fit in fits.families.items():
-        gain, interval = exponent_gain(fit, fits.families[args.reference])
+        gain, interval = exponent_gain(fit, fits.families[reference])
         families[name] = {
             "fit": fit.to_dict(draws=False),
             "exponent_gain": {"value": gain, "interval": interval},
             "multipliers": [asdict(point) for point in saved.get(name, [])],
             "law_multipliers": [asdict(point) for point in by_law[name]],
         }
-    return {
-        "reference": args.reference,
-        "compute": {"column": args.against, "unit": UNITS[args.against]},
-        "matched": {"column": score, "unit": unit_of(score)},
-        "interpolation": INTERPOLATIONS[args.interpolation].replace("loss", score),
-        "bootstrap": {"draws": args.bootstrap, "seed": args.seed, "level": fits.floor.level},
-        "floor": fits.floor.to_dict(draws=False),
-        "families": families,
-        "held_out": held,
-    }
+    return families
 
 
 def _text(payload: Mapping[str, Any], fits: LadderFits) -> str:

@@ -1,15 +1,15 @@
-"""`laws recurrence`: best number of passes at equal compute, strategies and weight decay when data repeat."""
+"""Best number of passes at equal compute, strategies and weight decay when data repeat."""
 
 from __future__ import annotations
 
-import argparse
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import Any
 
-from looplit.commands.arguments import quantity
-from looplit.commands.laws.base import Answer, attempted, chosen_runs, common_arguments, method, shown, table
 from looplit.errors import require
+from looplit.laws.answers.answer import Answer
+from looplit.laws.answers.base import Runs, attempted, chosen_runs, method, runs_name
 from looplit.laws.curves import best_measured, optimum
 from looplit.laws.fit import Fit
 from looplit.laws.matched import (
@@ -30,54 +30,72 @@ from looplit.laws.matched import (
 )
 from looplit.laws.multiplier import INTERPOLATIONS, compute_at
 from looplit.laws.replicates import replicates
-from looplit.laws.results import Result, unit_of
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from looplit.laws.results import Result, resolved, unit_of
+from looplit.wording import shown, table
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Arguments of `laws recurrence`."""
-    common_arguments(parser)
-    parser.add_argument("--budgets", type=quantity, nargs="+", metavar="C",
-                        help="FLOPs at which to cut (default: five where three ladders overlap)")  # fmt: skip
-    parser.add_argument("--weight_decay", type=float, help="the fixed value (default: the most frequent, 0.8 in a tie)")
-    parser.add_argument("--at", type=quantity, metavar="LOSS",
-                        help="loss to compare strategies at (default: the best of one-pass models)")  # fmt: skip
+@dataclass(frozen=True)
+class RecurrenceAnswer(Answer):
+    """What a grid of passes, sizes and weight decays tells.
+
+    Args:
+        cuts: At equal compute.
+        gains: Depth → passes → loss less that of one pass.
+        curves: Of the strategies.
+        decay_fits: (depth, passes) → loss against weight decay.
+        unit: Of the loss.
+    """
+
+    cuts: Sequence[Cut]
+    gains: Mapping[int, Mapping[int, float]]
+    curves: Mapping[str, Curve]
+    decay_fits: Mapping[tuple[int, int], Fit]
+    unit: str
 
 
-def answer(args: argparse.Namespace) -> Answer:
-    """Cuts, marginal gains, strategies and weight-decay optima from a grid of runs."""
-    cells = _cells(args)
+def recurrence_answer(
+    runs: Runs,
+    *,
+    where: Sequence[str] = (),
+    loss: str = "final_val_loss",
+    budgets: Sequence[float] | None = None,
+    weight_decay: float | None = None,
+    at: float | None = None,
+) -> RecurrenceAnswer:
+    """Cuts, marginal gains, strategies and weight-decay optima from a grid of runs.
+
+    Args:
+        runs: Finished runs, or where they lie.
+        where: Conditions, as in `chosen_runs`.
+        loss: Column of the loss.
+        budgets: Training FLOPs at which to cut, by default five where three ladders overlap.
+        weight_decay: The fixed value, by default the most frequent, 0.8 in a tie.
+        at: Loss to compare strategies at, by default the best of one-pass models.
+
+    Raises:
+        InputError: The runs are not a grid of one series, or tell nothing.
+    """
+    loss = resolved(loss)
+    cells = _cells(chosen_runs(runs, where, loss, *GRID, "training_flops", loss), loss)
     decays = [cell.weight_decay for cell in cells]
-    fixed = (
-        max(sorted(set(decays)), key=lambda decay: (decays.count(decay), decay == 0.8))
-        if args.weight_decay is None
-        else args.weight_decay
-    )
+    fixed = _most_frequent(decays) if weight_decay is None else weight_decay
     at_fixed = [cell for cell in cells if cell.weight_decay == fixed]
     require(bool(at_fixed), "weight_decay", fixed, f"no run has it; there are {sorted(set(decays))}")
-    unit = unit_of(args.loss)
+    unit = unit_of(loss)
     missing: dict[str, str] = {}
-    cuts = _cuts(at_fixed, args.budgets, unit, missing)
+    cuts = _cuts(at_fixed, budgets, unit, missing)
     tuned = at_tuned_weight_decay(cells) if len(set(decays)) > 1 else []
-    tuned_cuts = _cuts(tuned, args.budgets, unit, missing) if tuned else []
-    curves = strategies(cells, fixed)
-    gains = marginal_gains(at_fixed)
+    tuned_cuts = _cuts(tuned, budgets, unit, missing) if tuned else []
+    curves, gains = strategies(cells, fixed), marginal_gains(at_fixed)
     decay_fits = weight_decay_optima(cells, unit)
-    compared = _compared(curves, args.at)
+    compared = _compared(curves, at)
     looped = any(k > 1 for row in gains.values() for k in row)
-    require(bool(cuts or tuned_cuts or looped or compared or decay_fits), "runs", args.runs,
+    require(bool(cuts or tuned_cuts or looped or compared or decay_fits), "runs", runs_name(runs),
             "neither passes nor weight decay vary in a way that tells anything")  # fmt: skip
     payload = {
-        "loss": {"column": args.loss, "unit": unit},
+        "loss": {"column": loss, "unit": unit},
         "compute": {"column": "training_flops", "unit": unit_of("training_flops")},
-        "held": {"weight_decay": fixed, "unit": unit_of("weight_decay"), "in": ["cuts", "marginal_gain"]},
-        "held_tuned": {
-            "weight_decay": {str(depth): decay for depth, decay in tuned_weight_decay(cells).items()},
-            "unit": f"{unit_of('weight_decay')}, by depth",
-            "in": ["cuts_at_tuned_weight_decay"],
-        },
+        **_held(fixed, cells),
         "interpolation": "log loss against log compute, within the measurements",
         "cuts": [_cut(cut) for cut in cuts],
         "cuts_at_tuned_weight_decay": [_cut(cut) for cut in tuned_cuts],
@@ -91,13 +109,22 @@ def answer(args: argparse.Namespace) -> Answer:
         "strategy_multipliers": compared,
         "weight_decay_optima": [_decay(depth, passes, fit) for (depth, passes), fit in decay_fits.items()],
     }
+    return RecurrenceAnswer(payload, _text(payload), cuts, gains, curves, decay_fits, unit)
 
-    def draw() -> Figure:
-        from looplit.plots.recurrence import recurrence_figure
 
-        return recurrence_figure(cuts, gains, curves, decay_fits, unit)
+def _most_frequent(decays: Sequence[float]) -> float:
+    return max(sorted(set(decays)), key=lambda decay: (decays.count(decay), decay == 0.8))
 
-    return Answer(payload, _text(payload), draw)
+
+def _held(fixed: float, cells: Sequence[Cell]) -> dict[str, Any]:
+    return {
+        "held": {"weight_decay": fixed, "unit": unit_of("weight_decay"), "in": ["cuts", "marginal_gain"]},
+        "held_tuned": {
+            "weight_decay": {str(depth): decay for depth, decay in tuned_weight_decay(cells).items()},
+            "unit": f"{unit_of('weight_decay')}, by depth",
+            "in": ["cuts_at_tuned_weight_decay"],
+        },
+    }
 
 
 GRID = ("depth", "passes", "weight_decay")
@@ -107,18 +134,17 @@ ONE_PASS = {"operator": ("loop", "untied"), "vanilla": ("tied_vanilla", "untied_
 """Family of one pass, its K left out → the series whose K = 1 it is."""
 
 
-def _cells(args: argparse.Namespace) -> list[Cell]:
+def _cells(runs: Sequence[Result], loss: str) -> list[Cell]:
     """The grid of one series, replicates averaged.
 
     Raises:
         InputError: The runs are of several series, or a setting beside those of the grid varies.
     """
-    runs = chosen_runs(args, *GRID, "training_flops", args.loss)
     _require_one_series(runs)
     replicates(runs, GRID)
     return average_cells(
         Cell(int(run.values["depth"]), int(run.values["passes"]), run.values["weight_decay"],
-             run.values["training_flops"], run.values[args.loss])
+             run.values["training_flops"], run.values[loss])
         for run in runs
     )  # fmt: skip
 

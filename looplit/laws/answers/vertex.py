@@ -1,83 +1,106 @@
-"""`laws vertex`: the optimum of each sweep, its mean and drift, and what a wrong value costs."""
+"""The optimum of each sweep, its mean and drift, and what a wrong value costs."""
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from looplit.commands.arguments import quantity
-from looplit.commands.laws.base import (
-    Answer,
-    attempted,
-    chosen_runs,
-    common_arguments,
-    method,
-    note_left_out,
-    shown,
-    table,
-)
 from looplit.errors import require
+from looplit.laws.answers.answer import Answer
+from looplit.laws.answers.base import Runs, attempted, chosen_runs, method, note_left_out, runs_name
 from looplit.laws.curves import best_measured, fit_parabola, is_curved, optimum
 from looplit.laws.fit import Fit
 from looplit.laws.replicates import budgets, replicates
 from looplit.laws.results import Result, column, grouped, having, resolved, unit_of
 from looplit.laws.stages import affine_growth, drift, growth_allocation, sensitivity, sweep_rows
+from looplit.wording import shown, table
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Arguments of `laws vertex`."""
-    common_arguments(parser)
-    parser.add_argument("--x", type=resolved, default="tokens_per_parameter",
-                        help="swept column: tokens_per_parameter (default), growth_fraction, passes …")  # fmt: skip
-    parser.add_argument("--group", nargs="+", metavar="COLUMN",
-                        help="what tells sweeps of one family apart: budget (equal training FLOPs) or any column "
-                        "(default: budget for tokens_per_parameter, depth and budget for growth_fraction, else "
-                        "depth)")  # fmt: skip
-    parser.add_argument("--center", type=quantity, help="the recipe's value of x; x then becomes a multiplier of it")
+GROUPS = {"tokens_per_parameter": ("budget",), "growth_fraction": ("depth", "budget")}
+"""Swept column → what tells sweeps of one family apart; by default the depth."""
 
 
-def answer(args: argparse.Namespace) -> Answer:
-    """Vertices of every family's sweeps."""
-    runs = having([_derived(run, args) for run in chosen_runs(args, args.loss)], args.x, argument="x")
-    presets = {"tokens_per_parameter": ["budget"], "growth_fraction": ["depth", "budget"]}
-    group = args.group or presets.get(args.x, ["depth"])
-    space = "raw" if args.x == "growth_fraction" else "log"
-    if space == "log":
-        note_left_out([run.name for run in runs if run.values[args.x] == 0], f"{args.x} is 0, and read in logs")
-        runs = [run for run in runs if run.values[args.x] != 0]
-    families: dict[str, dict[str, _Sweep]] = {}
-    for family, members in grouped(runs).items():
-        sweeps = _sweeps(members, group)
-        short = [name for name, inside in sweeps.items() if len(set(column(inside, args.x))) < 3]
-        note_left_out([f"{family} at {name}" for name in short], f"fewer than three values of {args.x}")
-        for name, inside in sweeps.items():
-            if name not in short:
-                replicates(inside, (args.x,))
-        fitted = {name: _sweep(inside, args, space) for name, inside in sweeps.items() if name not in short}
-        families |= {family: fitted} if fitted else {}
-    require(bool(families), "runs", args.runs, f"no sweep has three values of {args.x}")
+@dataclass(frozen=True)
+class VertexAnswer(Answer):
+    """Optima of sweeps.
+
+    Args:
+        curves: Family → sweep → its parabola.
+    """
+
+    curves: Mapping[str, Mapping[str, Fit]]
+
+
+def vertex_answer(
+    runs: Runs,
+    *,
+    where: Sequence[str] = (),
+    loss: str = "final_val_loss",
+    x: str = "tokens_per_parameter",
+    group: Sequence[str] | None = None,
+    center: float | None = None,
+) -> VertexAnswer:
+    """Vertices of every family's sweeps.
+
+    Args:
+        runs: Finished runs, or where they lie.
+        where: Conditions, as in `chosen_runs`.
+        loss: Column of the loss.
+        x: Swept column.
+        group: What tells sweeps of one family apart: "budget" (equal training FLOPs) or any column; default `GROUPS`.
+        center: The recipe's value of x; x then becomes a multiplier of it.
+
+    Raises:
+        InputError: No family has a sweep of three values.
+    """
+    sweep = _Question(resolved(loss), resolved(x), tuple(group or GROUPS.get(resolved(x), ("depth",))), center)
+    found = having([sweep.derived(run) for run in chosen_runs(runs, where, sweep.loss)], sweep.x, argument="x")
+    if sweep.space == "log":
+        note_left_out([run.name for run in found if run.values[sweep.x] == 0], f"{sweep.x} is 0, and read in logs")
+        found = [run for run in found if run.values[sweep.x] != 0]
+    families = {family: _fitted(family, members, sweep) for family, members in grouped(found).items()}
+    families = {family: sweeps for family, sweeps in families.items() if sweeps}
+    require(bool(families), "runs", runs_name(runs), f"no sweep has three values of {sweep.x}")
     payload = {
-        "x": {"column": args.x, "unit": _x_unit(args), "space": space, "center": args.center},
-        "loss": {"column": args.loss, "unit": unit_of(args.loss), "space": "log"},
-        "grouped_by": group,
-        "families": {family: _family(sweeps, group, args) for family, sweeps in families.items()},
+        "x": {"column": sweep.x, "unit": sweep.unit, "space": sweep.space, "center": center},
+        "loss": {"column": sweep.loss, "unit": unit_of(sweep.loss), "space": "log"},
+        "grouped_by": list(sweep.group),
+        "families": {family: _family(sweeps, sweep) for family, sweeps in families.items()},
     }
-    fits = {f"{family}, {name}": sweep.fit for family, sweeps in families.items() for name, sweep in sweeps.items()}
+    curves = {family: {name: each.fit for name, each in sweeps.items()} for family, sweeps in families.items()}
+    fits = {f"{family}, {name}": fit for family, sweeps in curves.items() for name, fit in sweeps.items()}
+    return VertexAnswer(payload, _text(payload, fits), curves)
 
-    def draw() -> Figure:
-        from looplit.plots.stages import sweeps_figure
 
-        curves = {family: {name: sweep.fit for name, sweep in sweeps.items()} for family, sweeps in families.items()}
-        return sweeps_figure(curves)
+@dataclass(frozen=True)
+class _Question:
+    """What was swept, and how its sweeps are told apart."""
 
-    return Answer(payload, _text(payload, fits), draw)
+    loss: str
+    x: str
+    group: tuple[str, ...]
+    center: float | None
+
+    @property
+    def space(self) -> str:
+        return "raw" if self.x == "growth_fraction" else "log"
+
+    @property
+    def unit(self) -> str:
+        """Unit of the swept values, of which some are multiples of a recipe's value."""
+        return f"multiple of {self.x} = {self.center:g}" if self.center else unit_of(self.x)
+
+    def derived(self, run: Result) -> Result:
+        """The run with tokens per initial stored parameter, and with x as a multiplier of the centre."""
+        values = dict(run.values)
+        initial = values.get("initial_parameters", values.get("stored_parameters"))
+        if initial and "tokens" in values:
+            values.setdefault("tokens_per_parameter", values["tokens"] / initial)
+        if self.center and self.x in values:
+            values[self.x] /= self.center
+        return Result(run.name, run.labels, values)
 
 
 @dataclass(frozen=True)
@@ -92,15 +115,20 @@ class _Sweep:
         return float(np.mean(column(self.runs, key)))
 
 
-def _derived(run: Result, args: argparse.Namespace) -> Result:
-    """The run with tokens per initial stored parameter, and with x as a multiplier of the centre."""
-    values = dict(run.values)
-    initial = values.get("initial_parameters", values.get("stored_parameters"))
-    if initial and "tokens" in values:
-        values.setdefault("tokens_per_parameter", values["tokens"] / initial)
-    if args.center and args.x in values:
-        values[args.x] /= args.center
-    return Result(run.name, run.labels, values)
+def _fitted(family: str, runs: Sequence[Result], asked: _Question) -> dict[str, _Sweep]:
+    sweeps = _sweeps(runs, asked.group)
+    short = [name for name, inside in sweeps.items() if len(set(column(inside, asked.x))) < 3]
+    note_left_out([f"{family} at {name}" for name in short], f"fewer than three values of {asked.x}")
+    kept = {name: inside for name, inside in sweeps.items() if name not in short}
+    for inside in kept.values():
+        replicates(inside, (asked.x,))
+    return {name: _sweep(inside, asked) for name, inside in kept.items()}
+
+
+def _sweep(runs: Sequence[Result], asked: _Question) -> _Sweep:
+    space = asked.space
+    rows = sweep_rows(column(runs, asked.x), column(runs, asked.loss), [run.name for run in runs], space)
+    return _Sweep(runs, fit_parabola(rows, space, "log", {"x": asked.unit, "output": unit_of(asked.loss)}))
 
 
 def _sweeps(runs: Sequence[Result], group: Sequence[str]) -> dict[str, list[Result]]:
@@ -115,17 +143,7 @@ def _sweeps(runs: Sequence[Result], group: Sequence[str]) -> dict[str, list[Resu
     return sweeps
 
 
-def _x_unit(args: argparse.Namespace) -> str:
-    """Unit of the swept values, of which some are multiples of a recipe's value."""
-    return f"multiple of {args.x} = {args.center:g}" if args.center else unit_of(args.x)
-
-
-def _sweep(runs: Sequence[Result], args: argparse.Namespace, space: str) -> _Sweep:
-    rows = sweep_rows(column(runs, args.x), column(runs, args.loss), [run.name for run in runs], space)
-    return _Sweep(runs, fit_parabola(rows, space, "log", {"x": _x_unit(args), "output": unit_of(args.loss)}))
-
-
-def _family(sweeps: Mapping[str, _Sweep], group: Sequence[str], args: argparse.Namespace) -> dict[str, Any]:
+def _family(sweeps: Mapping[str, _Sweep], asked: _Question) -> dict[str, Any]:
     entries: dict[str, Any] = {}
     optima: dict[str, float] = {}
     for name, sweep in sweeps.items():
@@ -143,9 +161,9 @@ def _family(sweeps: Mapping[str, _Sweep], group: Sequence[str], args: argparse.N
         }
     answered: dict[str, Any] = {"sweeps": entries, "mean": float(np.mean(list(optima.values()))) if optima else None}
     missing: dict[str, str] = {}
-    answered["drift"] = attempted("drift", lambda: _drift(sweeps, optima, group, args), missing)
-    answered["affine_growth"] = attempted("affine_growth", lambda: _affine(sweeps, optima, args), missing)
-    answered["sensitivity"] = attempted("sensitivity", lambda: _sensitivity(sweeps, group, args), missing)
+    answered["drift"] = attempted("drift", lambda: _drift(sweeps, optima, asked), missing)
+    answered["affine_growth"] = attempted("affine_growth", lambda: _affine(sweeps, optima, asked), missing)
+    answered["sensitivity"] = attempted("sensitivity", lambda: _sensitivity(sweeps, asked), missing)
     return answered | {"not_identified": missing}
 
 
@@ -153,32 +171,28 @@ def _sized(sweeps: Mapping[str, _Sweep], scale: str) -> bool:
     return all(scale in run.values for sweep in sweeps.values() for run in sweep.runs)
 
 
-def _drift(
-    sweeps: Mapping[str, _Sweep], optima: Mapping[str, float], group: Sequence[str], args: argparse.Namespace
-) -> dict[str, Any] | None:
+def _drift(sweeps: Mapping[str, _Sweep], optima: Mapping[str, float], asked: _Question) -> dict[str, Any] | None:
     """How the optimum moves with compute or size; nothing where too few optima are known to ask."""
-    scale = "training_flops" if "budget" in group else "stored_parameters"
-    if args.x == "growth_fraction" or len(optima) < 2 or not _sized(sweeps, scale):
+    scale = "training_flops" if "budget" in asked.group else "stored_parameters"
+    if asked.x == "growth_fraction" or len(optima) < 2 or not _sized(sweeps, scale):
         return None
     sizes = [sweeps[name].mean(scale) for name in optima]
-    return drift(sizes, list(optima.values()), list(optima), unit_of(scale), _x_unit(args)).to_dict(draws=False)
+    return drift(sizes, list(optima.values()), list(optima), unit_of(scale), asked.unit).to_dict(draws=False)
 
 
-def _sensitivity(sweeps: Mapping[str, _Sweep], group: Sequence[str], args: argparse.Namespace) -> dict[str, Any] | None:
+def _sensitivity(sweeps: Mapping[str, _Sweep], asked: _Question) -> dict[str, Any] | None:
     scale = "stored_parameters"
-    if not (args.center or args.x == "multiplier") or group != ["depth"] or not _sized(sweeps, scale):
+    if not (asked.center or asked.x == "multiplier") or asked.group != ("depth",) or not _sized(sweeps, scale):
         return None
-    slices = {sweep.mean(scale): (column(sweep.runs, args.x), column(sweep.runs, args.loss))
+    slices = {sweep.mean(scale): (column(sweep.runs, asked.x), column(sweep.runs, asked.loss))
               for sweep in sweeps.values()}  # fmt: skip
     row, _ = sensitivity(slices)
-    units = {"regret": f"1e-3 {unit_of(args.loss)}", "size": unit_of(scale)}
+    units = {"regret": f"1e-3 {unit_of(asked.loss)}", "size": unit_of(scale)}
     return {key: value for key, value in asdict(row).items() if key != "drift"} | {"units": units}
 
 
-def _affine(
-    sweeps: Mapping[str, _Sweep], optima: Mapping[str, float], args: argparse.Namespace
-) -> dict[str, Any] | None:
-    if args.x != "growth_fraction":
+def _affine(sweeps: Mapping[str, _Sweep], optima: Mapping[str, float], asked: _Question) -> dict[str, Any] | None:
+    if asked.x != "growth_fraction":
         return None
     pairs = {
         name: growth_allocation(

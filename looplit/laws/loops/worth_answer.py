@@ -1,146 +1,72 @@
-"""`python -m looplit loops`: what a loop setting is worth, which is best, and the law from one's own runs."""
+"""What a loop setting is worth, and every setting of the study beside the others. Needs no scipy."""
 
 from __future__ import annotations
 
-import argparse
-import json
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
-from looplit.commands.arguments import CommandParser, natural, quantity
-from looplit.errors import InputError, require, require_between
+from looplit.errors import require, require_between
+from looplit.laws.answers.answer import Answer
 from looplit.laws.loops.law import COMPUTE_UNIT, EQUATION, NREC, PUBLISHED, UNITS, LoopLaw
-from looplit.laws.loops.optimum import Setting, Worth, best_trained_passes, full_backpropagation, worth
-from looplit.wording import counted
-
-SUBCOMMANDS = {
-    "optimum": "the best setting at given passes, loop compute, size or training compute",
-    "frontier": "parameters saved against compute needed, every setting of the study",
-    "fit": "the law from finished runs, and what the runs say by themselves",
-}
-
+from looplit.laws.loops.optimum import (
+    STUDY_SETTINGS,
+    Setting,
+    Worth,
+    best_trained_passes,
+    full_backpropagation,
+    worth,
+)
+from looplit.wording import counted, table
 
 MOST_PASSES = 10_000
 """T that the answers go up to, far beyond what was ever trained."""
 
 
-def loops_main(argv: Sequence[str]) -> int:
-    """Runs `loops --T T --B B` or one of its subcommands and prints its table, or its JSON.
-
-    Args:
-        argv: Arguments after `loops`.
-
-    Raises:
-        InputError: Wrong input; the message is one line.
-    """
-    arguments = list(argv)
-    if arguments and arguments[0] in SUBCOMMANDS:
-        # What a setting is worth needs no scipy and is answered without it.
-        from looplit.commands.loops.answers import run_subcommand
-
-        return run_subcommand(arguments[0], subcommand_parser(arguments[0]).parse_args(arguments[1:]))
-    if arguments and not arguments[0].startswith("-"):
-        raise InputError(f"loops = {arguments[0]!r}: must be one of {', '.join(SUBCOMMANDS)}, or options such as --T")
-    args = worth_parser().parse_args(arguments)
-    check_passes(args.T)
-    require(1 <= args.B <= args.T, "B", args.B, f"must be from 1 to T = {args.T}")
-    law = chosen_law(args.law)
-    payload = worth_payload(args.T, args.B, args.nrec, law)
-    if args.json:
-        print(json.dumps(payload, indent=1, allow_nan=False))
-    else:
-        print(worth_card(payload, args.nrec, law), method_line(args.nrec, law), sep="\n")
-    return 0
-
-
 def check_passes(passes: int) -> None:
     """Refuses a T that no answer is for: every B up to it is tried."""
-    require_between("T", passes, 1, MOST_PASSES)
+    require_between("passes", passes, 1, MOST_PASSES)
 
 
-def worth_parser() -> argparse.ArgumentParser:
-    """The options of `loops` without a subcommand."""
-    parser = CommandParser(
-        prog="python -m looplit loops",
-        description="What a loop setting (T, B) is worth: T passes, gradient through the last B.",
-        epilog="subcommands, each with --help: " + "; ".join(f"{name}, {what}" for name, what in SUBCOMMANDS.items()),
-    )
-    parser.add_argument("--T", type=int, required=True, help="passes")
-    parser.add_argument("--B", type=int, required=True, help="trained passes, the last ones")
-    law_arguments(parser)
-    return parser
+def worth_answer(passes: int, trained_passes: int, nrec: float = NREC, law: LoopLaw = PUBLISHED) -> Answer:
+    """What one setting is worth, and its alternatives at equal T and at equal cost.
 
+    Args:
+        passes: T, up to `MOST_PASSES`.
+        trained_passes: B, the last ones.
+        nrec: N_rec/N, the core's share of the non-embedding parameters.
+        law: By which.
 
-def subcommand_parser(name: str) -> argparse.ArgumentParser:
-    """The options of one subcommand."""
-    parser = CommandParser(prog=f"python -m looplit loops {name}", description=SUBCOMMANDS[name])
-    _ADD[name](parser)
-    return parser
-
-
-def law_arguments(parser: argparse.ArgumentParser) -> None:
-    """Arguments of every answer from the law."""
-    parser.add_argument("--nrec", type=float, default=NREC, help="N_rec/N, the core's share of non-embedding "
-                        "parameters (default %(default)s, the study's 240M model)")  # fmt: skip
-    parser.add_argument("--law", metavar="FILE", help="fit saved by `loops fit --save` (default: the published one)")
-    parser.add_argument("--json", action="store_true", help="print JSON in place of the table")
-
-
-def _optimum_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--n", type=quantity, help="non-embedding parameters, e.g. 240M")
-    parser.add_argument("--compute", type=quantity, help="training FLOPs, 6·N_comp·D")
-    parser.add_argument("--T", type=int, help="prescribed passes")
-    parser.add_argument("--units", type=quantity, help="prescribed loop compute T + 2B; excludes the others")
-    parser.add_argument("--plot", metavar="FILE", help="with --n, also draw loss minus no looping over budgets")
-    law_arguments(parser)
-
-
-def _frontier_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--plot", metavar="FILE", help="also draw the figure: .svg, .png or .pdf")
-    law_arguments(parser)
-
-
-def _fit_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("runs", help="CSV table, or folder of runs that holds their result.json files")
-    parser.add_argument("--where", nargs="+", default=[], metavar="COLUMN=VALUE[,VALUE]", help="read only such runs")
-    parser.add_argument("--loss", default="final_val_loss", help="column of the loss (default %(default)s)")
-    parser.add_argument("--nrec", type=float, help="N_rec/N of every run (default: each run's recurrent_parameters)")
-    parser.add_argument("--own_flops", action="store_true", help="compare runs at equal training_flops, as they "
-                        "report it, in place of the law's 6·N_comp·D")  # fmt: skip
-    parser.add_argument("--budget", type=quantity, help="FLOPs at which to read compute-optimal sizes")
-    parser.add_argument("--hold", nargs="+", default=[], metavar="NAME=VALUE", help="hold c, p or q")
-    parser.add_argument("--bootstrap", type=natural, default=0, metavar="N", help="resamples behind 90%% intervals")
-    parser.add_argument("--seed", type=int, default=0, help="of the resampling (default %(default)s)")
-    parser.add_argument("--save", metavar="FILE", help="write the fit as JSON, for --law")
-    parser.add_argument("--plot", metavar="FILE", help="also draw what a setting is worth, and loss at equal compute")
-    parser.add_argument("--json", action="store_true", help="print JSON in place of the table")
-
-
-_ADD: dict[str, Callable[[argparse.ArgumentParser], None]] = {
-    "optimum": _optimum_arguments,
-    "frontier": _frontier_arguments,
-    "fit": _fit_arguments,
-}
-
-
-def chosen_law(path: str | None) -> LoopLaw:
-    """The published law, or the one of a saved fit."""
-    if path is None:
-        return PUBLISHED
-    from looplit.laws.loops.fit import load_law
-
-    return load_law(path)
-
-
-def worth_payload(passes: int, trained_passes: int, nrec: float, law: LoopLaw) -> dict[str, Any]:
-    """The JSON form of what one setting is worth."""
+    Raises:
+        InputError: There is no such setting.
+    """
+    check_passes(passes)
+    require(1 <= trained_passes <= passes, "trained_passes", trained_passes,
+            f"must be from 1 to passes = {passes}")  # fmt: skip
     here = worth(passes, trained_passes, nrec, law)
     full = full_backpropagation(here.units)
-    return worth_fields(here) | {
+    payload = worth_fields(here) | {
         "best_B": None if law.untold else best_trained_passes(passes, nrec, law),
         "full_bptt_alternative": worth_fields(worth(*full, nrec, law)),
         "method": method_fields(nrec, law),
     }
+    return Answer(payload, f"{_card(payload, nrec, law)}\n{method_line(nrec, law)}")
+
+
+def frontier_answer(nrec: float = NREC, law: LoopLaw = PUBLISHED) -> Answer:
+    """Parameters saved against compute needed at equal loss, every setting of the study.
+
+    Args:
+        nrec: N_rec/N, the core's share of the non-embedding parameters.
+        law: By which.
+    """
+    found = [worth(*setting, nrec, law) for setting in STUDY_SETTINGS]
+    payload = {
+        "nrec": nrec,
+        "settings": [worth_fields(each) | {"parameters_saved": each.parameters_saved} for each in found],
+        "method": method_fields(nrec, law),
+    }
+    title = f"Beside the best model without loops at equal loss, size free; N_rec/N = {nrec:g}"
+    return Answer(payload, f"{title}\n{worth_table(found)}\n{method_line(nrec, law)}")
 
 
 def method_fields(nrec: float, law: LoopLaw) -> dict[str, Any]:
@@ -189,7 +115,18 @@ def verdict(law: LoopLaw) -> str:
     return "train every pass" if law.criterion >= 0 else f"train {law.q / (2 * law.p):.0%} of the passes"
 
 
-def worth_card(payload: dict[str, Any], nrec: float, law: LoopLaw) -> str:
+def worth_table(found: Iterable[Worth]) -> str:
+    """Settings beside no looping, a row each."""
+    rows = [
+        [str(each.setting), f"{each.units:g}", f"{each.g:.3f}", f"{each.effective_ratio:.3f}",
+         f"{each.compute_per_token:.3f}", f"{each.compute_per_effective:.3f}", f"{each.parameters_saved:.1%}"]
+        for each in found
+    ]  # fmt: skip
+    headers = ["(T, B)", "units", "g", "N_eff/N", "compute per token", "compute at equal loss", "parameters saved"]
+    return table(headers, rows)
+
+
+def _card(payload: dict[str, Any], nrec: float, law: LoopLaw) -> str:
     """The answer on screen."""
     t, b, full = payload["T"], payload["B"], payload["full_bptt_alternative"]
     saved = 1 - 1 / payload["effective_ratio"]
