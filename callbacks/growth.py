@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import astuple
 from typing import Any
 
@@ -12,7 +11,7 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
-from looplit.accounting.recurrence import Growth, growth_step
+from looplit.accounting.recurrence import Growth, as_list, growth_step
 from looplit.errors import InputError, require
 from looplit.model.config import check_growth
 from looplit.model.growth import Growable, grow, growable_backbone, restore_passes, save_passes
@@ -60,9 +59,9 @@ class ModelGrowth(Callback):
         super().__init__()
         require(rewarm_steps >= 0, "rewarm_steps", rewarm_steps, "must be at least 0")
         require(step is None or fraction is None, "fraction", fraction, "give step or fraction, not both")
-        self.passes = _as_list(passes)
-        self.steps = _as_list(step)
-        self.fractions = _as_list(fraction)
+        self.passes = as_list(passes)
+        self.steps = as_list(step)
+        self.fractions = as_list(fraction)
         when = self.steps or self.fractions
         if self.passes is None:
             require(when is None, "passes", passes, "step or fraction needs the passes to grow to")
@@ -178,9 +177,3 @@ class ModelGrowth(Callback):
 def _planned_steps(trainer: L.Trainer, pl_module: L.LightningModule) -> int | float:
     """Optimizer steps of the run: a module's own plan, else what the Trainer will take (inf where it has no end)."""
     return getattr(pl_module, "planned_steps", None) or trainer.estimated_stepping_batches
-
-
-def _as_list(value: Any) -> list[Any] | None:
-    if value is None:
-        return None
-    return list(value) if isinstance(value, Sequence) else [value]

@@ -41,7 +41,7 @@ train and evaluate (each with --help; --print_config shows every setting)
 # Commands that import torch, if at all, after their arguments are read, and the function that takes their arguments.
 LIGHT = {
     "recipe": ("looplit.commands.recipe", "recipe_main"),
-    "plan": ("looplit.commands.recipe", "plan_main"),
+    "plan": ("looplit.commands.plan", "plan_main"),
     "laws": ("looplit.commands.laws.command", "laws_main"),
     "prepare": ("looplit.commands.prepare", "prepare_main"),
     "evaluate": ("looplit.commands.evaluate", "evaluate_main"),

@@ -15,6 +15,19 @@ def counted(count: float, noun: str) -> str:
     return f"{number} {noun}{'' if count == 1 else 'es' if noun.endswith('s') else 's'}"
 
 
+def is_numeral(text: str) -> bool:
+    """Whether a text reads as a number.
+
+    >>> is_numeral("2.1e19"), is_numeral("many")
+    (True, False)
+    """
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
 def table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """`columns` under their headers.
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from looplit.errors import InputError, require
+from looplit.wording import is_numeral
 
 ALIASES = {"arm": "family", "compute_flops": "training_flops", "val_loss": "final_val_loss"}
 """Names of the published table → ours."""
@@ -190,7 +191,7 @@ def _from_csv(path: Path) -> list[Result]:
         rule = f"must have {len(header)} cells, as the header has (a decimal comma splits a number in two)"
         require(len(cells) == len(header), f"{path.name} line {number}", len(cells), rule)
     first = [next((cells[i] for _, cells in lines[1:] if cells[i].strip()), "") for i in range(len(header))]
-    numeric = {name: _is_number(cell) or _decimal_comma(cell) for name, cell in zip(header, first, strict=True)}
+    numeric = {name: is_numeral(cell) or _decimal_comma(cell) for name, cell in zip(header, first, strict=True)}
     runs = []
     for number, cells in lines[1:]:
         filled = {name: cell.strip() for name, cell in zip(header, cells, strict=True) if cell.strip()}
@@ -199,7 +200,7 @@ def _from_csv(path: Path) -> list[Result]:
         for name, cell in filled.items():
             if numeric[name]:
                 rule = "must be a number" + (" with a decimal point, not a comma" if _decimal_comma(cell) else "")
-                require(_is_number(cell), f"{name} in {path.name} line {number}", cell, rule)
+                require(is_numeral(cell), f"{name} in {path.name} line {number}", cell, rule)
                 values[name] = float(cell)
         runs.append(Result(_name(labels, values, f"line {number}"), labels, values))
     return runs
@@ -219,14 +220,6 @@ def _header(path: Path, cells: Sequence[str]) -> list[str]:
 def _decimal_comma(text: str) -> bool:
     whole, comma, part = text.strip().partition(",")
     return bool(comma) and part.isdigit() and whole.lstrip("+-").isdigit()
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
 
 
 def _from_json(path: Path, place: str) -> Result:

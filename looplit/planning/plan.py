@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, get_args
 
-from looplit.accounting.recurrence import Growth, RandomPasses, Recurrence, growth_step
+from looplit.accounting.recurrence import Growth, RandomPasses, Recurrence, as_list, growth_step
 from looplit.errors import InputError, require
 from looplit.model.config import check_growth
 from looplit.planning.resources import (
@@ -205,7 +205,7 @@ def _random(args: Mapping[str, Any]) -> RandomPasses:
 
 
 def _growths(recipe: ModelRecipe, args: Mapping[str, Any], steps: int) -> tuple[Growth, ...]:
-    passes, at, fractions = (_as_list(args.get(name)) for name in ("passes", "step", "fraction"))
+    passes, at, fractions = (as_list(args.get(name)) for name in ("passes", "step", "fraction"))
     if passes is None:
         if recipe.growth_plan is None:
             raise InputError(f"passes = None: {recipe.name} has no growth plan; say passes and fraction")
@@ -218,9 +218,3 @@ def _growths(recipe: ModelRecipe, args: Mapping[str, Any], steps: int) -> tuple[
     require(len(at) == len(passes), "passes", passes, "needs one step or fraction for each growth")
     events = sorted(zip(at, passes, fractions, strict=True), key=lambda event: event[0])
     return tuple(Growth(k, g, fraction) for g, k, fraction in events)
-
-
-def _as_list(value: Any) -> list[Any] | None:
-    if value is None:
-        return None
-    return value if isinstance(value, list) else [value]

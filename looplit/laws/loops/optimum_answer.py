@@ -93,8 +93,6 @@ def optimum_answer(
 def at_budgets(
     parameters: float, flops: float | None = None, nrec: float = NREC, law: LoopLaw = PUBLISHED
 ) -> Comparison:
-    parameters: float, flops: float | None = None, nrec: float = NREC, law: LoopLaw = PUBLISHED
-) -> Comparison:
     """Loss minus no looping of one size by the law, from a tenth of the first switch point to ten times the last.
 
     Args:
