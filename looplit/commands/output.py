@@ -20,10 +20,26 @@ Draw = Callable[[], "Figure"]
 """Makes a figure; called only where one is asked for, because it imports matplotlib."""
 
 
-def output_options(parser: argparse.ArgumentParser, figure: str = "") -> argparse._ArgumentGroup:
-    """`--json`, and `--plot` where there is a figure, of which `figure` says what it shows; returns their group."""
+def output_options(
+    parser: argparse.ArgumentParser, figure: str = "", json_file: bool = False
+) -> argparse._ArgumentGroup:
+    """`--json` and `--plot`.
+
+    Args:
+        parser: To add them to.
+        figure: What the figure shows, where there is one.
+        json_file: Whether `--json FILE` is taken for `--out FILE`.
+
+    Returns:
+        Their group.
+    """
     group = parser.add_argument_group("output")
-    group.add_argument("--json", action="store_true", help="print JSON in place of the table")
+    said = "print JSON in place of the table"
+    if json_file:
+        group.add_argument("--json", nargs="?", const=True, default=False, metavar="FILE",
+                           help=f"{said}; with a file the same as --out")  # fmt: skip
+    else:
+        group.add_argument("--json", action="store_true", help=said)
     if figure:
         group.add_argument("--plot", metavar="FILE", help=f"draw {figure}: .svg, .png or .pdf")
     return group

@@ -10,13 +10,17 @@ from looplit.planning.plan import Plan
 from looplit.planning.resources import MEMORY
 from looplit.recipes.run import Run
 from looplit.recipes.training import Schedule
-from looplit.wording import counted
+from looplit.wording import columns, counted
 
 _NO_ROOM = "does not fit the memory of {}: take a smaller batch_size, more devices or activation_checkpointing"
 
 
 def run_card(run: Run) -> str:
     """A run on one screen."""
+    return f"{columns(_run_rows(run), '<')}\n"
+
+
+def _run_rows(run: Run) -> list[tuple[str, str]]:
     plan, backbone = run.to_dict(), run.backbone
     rows: list[tuple[str, str]] = [
         ("model", run.title),
@@ -50,7 +54,7 @@ def run_card(run: Run) -> str:
     ]  # fmt: skip
     if run.depth is None:
         rows.append(("with full attention", f"{run.training_flops_full_attention:.7e}"))
-    return _table(rows)
+    return rows
 
 
 def loop_line(config: BackboneConfig) -> str:
@@ -77,7 +81,7 @@ def plan_card(plan: Plan, device: str | float, mfu: float) -> str:
         ("time", f"about {_duration(seconds)} on {plan.machine.devices} × {device} at MFU {mfu:g}{_again(plan)}"),
         *(("note", note) for note in [*plan.notes, *([] if fits else [_NO_ROOM.format(device)])]),
     ]  # fmt: skip
-    return run_card(plan.run) + _table(rows)
+    return f"{columns([*_run_rows(plan.run), *rows], '<')}\n"
 
 
 def _windows(number: int) -> str:
@@ -95,10 +99,6 @@ def _sharding(plan: Plan) -> str:
 def _again(plan: Plan) -> str:
     unit = plan.machine.activation_checkpointing
     return "" if unit is None else f", every {unit} run again in the backward pass"
-
-
-def _table(rows: list[tuple[str, str]]) -> str:
-    return "".join(f"{name:<19} {value}\n" for name, value in rows)
 
 
 def _cores(run: Run) -> str:

@@ -135,7 +135,7 @@ def test_loss_at_other_passes(runs: dict[str, Path], tmp_path: Path, said: Any) 
         (lens_main, ["--ckpt_path", "LoopGrow", "--direction", "up"], "direction: invalid choice: 'up'"),
         (lens_main, ["--ckpt_path", "LoopGrow", "--tokens", "0"], "--tokens: '0' is not a positive number"),
         (lens_main, ["--ckpt_path", "LoopGrow", "--plot", "a.gif"], r"plot = 'a.gif': must end in"),
-        (lens_main, ["--ckpt_path", "LoopGrow", "--data", "nowhere"], "data = 'nowhere': has no corpus.json"),
+        (lens_main, ["--ckpt_path", "LoopGrow", "--data", "nowhere"], "folder = 'nowhere': has no corpus.json"),
         (
             lens_main,
             ["--ckpt_path", "LoopGrow", "--data", "other"],
@@ -188,7 +188,7 @@ def test_a_checkpoint_without_its_run_needs_data(runs: dict[str, Path], tmp_path
     alone = tmp_path / "a" / "b" / "alone.ckpt"
     alone.parent.mkdir(parents=True)
     alone.write_bytes(runs["Untied"].read_bytes())
-    with pytest.raises(InputError, match=r"data = None: there is no config.yaml of its run"):
+    with pytest.raises(InputError, match=r"folder = None: there is no config.yaml of its run"):
         lens_main(["--ckpt_path", str(alone)])
     (tmp_path / "a" / "config.yaml").write_text("data:\n  class_path: NoSuchData\n")
     with pytest.raises(InputError, match="data = 'NoSuchData' in .*: cannot be built"):
