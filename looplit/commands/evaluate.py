@@ -175,8 +175,8 @@ def _dry_run(args: argparse.Namespace) -> None:
         config = load(args.ckpt_path[0], argument="ckpt_path").config
         tokenizer, context = args.tokenizer or tokenizer_of(config.vocabulary), min(context, config.context)
     plan = _plan(args, find_bundle(args.bundle), tokenizer, context, progress=True)
-    work = {task.task.label: (len(task.questions), task.tokens(share=False), task.tokens()) for task in plan.tasks}
-    work["all"] = total = tuple(map(sum, zip(*work.values(), strict=True)))
+    work = {task.task.label: [len(task.questions), task.tokens(share=False), task.tokens()] for task in plan.tasks}
+    work["all"] = total = [sum(counts) for counts in zip(*work.values(), strict=True)]
     if args.json:
         names = ("questions", "tokens", "tokens_after_sharing")
         print_json({label: dict(zip(names, counts, strict=True)) for label, counts in work.items()})

@@ -19,7 +19,8 @@ import looplit
 from looplit.__main__ import main
 from looplit.callbacks import ModelGrowth
 from looplit.commands.evaluate import evaluate_main
-from looplit.commands.lens import lens_main, passes_main
+from looplit.commands.lens import lens_main
+from looplit.commands.passes import passes_main
 from looplit.data import Source, load_tokenizer, prepare_corpus
 from looplit.data.sources import Shards, texts_shard
 from looplit.errors import InputError

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import lightning as L
 import pytest
 import torch
-from looplit.strategies.commands import consolidate
+from looplit.strategies.consolidation import consolidate
 from torch.distributed.checkpoint import FileSystemReader
 from torch.distributed.checkpoint.default_planner import _EmptyStateDictLoadPlanner
 from torch.distributed.checkpoint.metadata import BytesStorageMetadata, Metadata, MetadataIndex
@@ -200,7 +200,7 @@ def test_a_setting_of_the_optimizer_runs_nothing(refused: Refused, honest: Hones
 @pytest.mark.parametrize("plant", [in_index, in_meta, in_shard, in_setting, in_tensor])
 def test_consolidate_runs_nothing(refused: Refused, honest: Honest, marker: Path, plant: Plant) -> None:
     path = plant(honest, marker)
-    assert refused("consolidate", path, "out.ckpt") == f"looplit: error: DIR = '{path}': {ASKED}"
+    assert refused("consolidate", path, "out.ckpt") == f"looplit: error: ckpt_path = '{path}': {ASKED}"
     assert not marker.with_name("out.ckpt").exists()
 
 
