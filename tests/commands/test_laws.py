@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import looplit.laws
 from looplit.commands.laws.command import laws_main
 from looplit.errors import InputError
 
@@ -323,6 +324,27 @@ def test_a_run_made_twice_is_read_once_and_another_seed_is_a_replicate(
     assert "left out, the same run and result as one before: vanilla d6 (version_5)" in caplog.messages
     assert "averaged: vanilla d6 (version_0) and 1 replicate" in caplog.messages
     assert payload["floor"]["observed"][0] == pytest.approx((1.7 + 1.6 + 3.31) / 2)
+
+
+def test_a_notebook_gets_the_same_answer_as_the_command(
+    tmp_path: Path, evaluated: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    payload, text = answer(capsys, "ladder", evaluated, "--held_out", "untied_grow:26", "--score", "core_metric")
+    found = looplit.laws.ladder_answer(
+        looplit.laws.read_results(evaluated), held_out=["untied_grow:26"], score="core_metric"
+    )
+    assert json.loads(json.dumps(found.to_dict())) == payload
+    assert f"{found}\n" == text
+    assert found.held_out[0][0] == "untied_grow"
+
+
+def test_what_is_left_out_is_said_on_stderr(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "looplit", "laws", "ladder", runs_folder(tmp_path, seeds=(0,), losses=(3.3,)), "--json"],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert json.loads(done.stdout)["reference"] == "vanilla"
+    assert done.stderr.splitlines() == ["left out, the same run and result as one before: vanilla d6 (version_5)"]
 
 
 def test_replicates_do_not_make_up_for_rungs(tmp_path: Path) -> None:

@@ -104,7 +104,7 @@ def test_the_lens_of_a_run_on_its_own_data(runs: dict[str, Path], tmp_path: Path
 def test_a_ladder_of_checkpoints(runs: dict[str, Path], tmp_path: Path, said: Any) -> None:
     pytest.importorskip("matplotlib")
     out, plot = tmp_path / "ladder.json", tmp_path / "ladder.svg"
-    lines = said(lens_main, "--ckpt_path", runs["LoopGrow"], runs["Untied"], "--data", runs["corpus"], "--tokens", 64,
+    lines = said(lens_main, "--ckpt_path", runs["LoopGrow"], runs["Untied"], "--folder", runs["corpus"], "--tokens", 64,
                  "--threshold", 0.5, "--json", out, "--plot", plot)  # fmt: skip
     rows = json.loads(out.read_text())
     assert [row["family"] for row in rows] == ["loop_grow", "untied_2"]
@@ -116,8 +116,10 @@ def test_a_ladder_of_checkpoints(runs: dict[str, Path], tmp_path: Path, said: An
 
 def test_loss_at_other_passes(runs: dict[str, Path], tmp_path: Path, said: Any) -> None:
     out = tmp_path / "passes.json"
-    lines = said(passes_main, "--ckpt_path", runs["LoopGrow"], "--passes", "1,8", "--tokens", 300, "--json", out)
+    options = ["--ckpt-path", runs["LoopGrow"], "--passes", "1,8", "--tokens", 300, "--out", out]
+    lines = said(passes_main, *options)
     result = json.loads(out.read_text())
+    assert json.loads("\n".join(said(passes_main, *options, "--json"))) == result
     assert [row["passes"] for row in result["losses"]] == [1, 4, 8]
     assert result["losses"][1]["excess"] == 0
     assert lines[0].endswith("loop_grow trained at 4 passes, 288 tokens")
@@ -131,7 +133,7 @@ def test_loss_at_other_passes(runs: dict[str, Path], tmp_path: Path, said: Any) 
         (lens_main, ["--ckpt_path", "none.ckpt"], "ckpt_path = 'none.ckpt': there is no such checkpoint file"),
         (lens_main, ["--ckpt_path", "LoopGrow", "--threshold", "-1"], "--threshold: '-1' is not a number from 0 up"),
         (lens_main, ["--ckpt_path", "LoopGrow", "--threshold", "x"], "--threshold: 'x' is not a number from 0 up"),
-        (lens_main, ["--ckpt_path", "LoopGrow", "--json", "/proc/foo/x.json"], "json = '/proc/foo/x.json': its folder"),
+        (lens_main, ["--ckpt_path", "LoopGrow", "--out", "/proc/foo/x.json"], "out = '/proc/foo/x.json': its folder"),
         (lens_main, ["--ckpt_path", "LoopGrow.yaml"], "ckpt_path = .*LoopGrow.yaml': not a readable checkpoint"),
         (lens_main, ["--ckpt_path", "LoopGrow", "--direction", "up"], "direction: invalid choice: 'up'"),
         (lens_main, ["--ckpt_path", "LoopGrow", "--tokens", "0"], "--tokens: '0' is not a positive number"),
@@ -143,7 +145,7 @@ def test_loss_at_other_passes(runs: dict[str, Path], tmp_path: Path, said: Any) 
             "holds ids of a tokenizer with 258; .* bytes, has 257",
         ),
         (lens_main, ["--ckpt_path", "LoopGrow", "--device", "abacus"], "device = 'abacus'"),
-        (lens_main, ["--ckpt_path", "LoopGrow", "--json", "corpus"], "json = .*: a folder; name a file"),
+        (lens_main, ["--ckpt_path", "LoopGrow", "--out", "corpus"], "out = .*: a folder; name a file"),
         (lens_main, ["--ckpt_path", "corpus"], "a folder; make one file of a sharded checkpoint"),
         (
             passes_main,

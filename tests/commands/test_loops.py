@@ -83,6 +83,16 @@ def test_every_answer_says_its_law_units_and_what_was_held(
     assert "N_rec/N = 0.6" in text.splitlines()[-1]
 
 
+def test_letters_of_the_study_stand_for_the_words(capsys: pytest.CaptureFixture[str]) -> None:
+    for letters, words in (
+        (("--T", "8", "--B", "2", "--nrec", "0.6"),
+         ("worth", "--passes", "8", "--trained-passes", "2", "--recurrent_share", "0.6")),
+        (("optimum", "--n", "240M", "--compute", "1e20", "--T", "8"),
+         ("optimum", "--parameters", "240M", "--flops", "1e20", "--passes", "8")),
+    ):  # fmt: skip
+        assert answer(capsys, *letters) == answer(capsys, *words)
+
+
 def test_one_pass_is_no_passes(capsys: pytest.CaptureFixture[str]) -> None:
     assert answer(capsys, "--T", "1", "--B", "1")[1].startswith("(1, 1): 1 pass, the last 1 trained")
 

@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 import lightning as L
 import pytest
 import torch
-from looplit.strategies.consolidation import consolidate
 from torch.distributed.checkpoint import FileSystemReader
 from torch.distributed.checkpoint.default_planner import _EmptyStateDictLoadPlanner
 from torch.distributed.checkpoint.metadata import BytesStorageMetadata, Metadata, MetadataIndex
@@ -27,6 +26,7 @@ from looplit.__main__ import main
 from looplit.checkpoints.index import read_index
 from looplit.checkpoints.reading import read_file, read_folder, read_tensors
 from looplit.errors import InputError
+from looplit.strategies.consolidation import consolidate
 
 TRAINING = ("fit", "validate", "test", "predict")
 MEASURING = ("evaluate", "lens", "passes")
