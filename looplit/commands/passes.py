@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Any
 
 from looplit.commands.arguments import integers
 from looplit.commands.checkpoints import (
@@ -15,9 +15,6 @@ from looplit.commands.checkpoints import (
 )
 from looplit.commands.output import draw_plot
 from looplit.wording import counted, table
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 
 def passes_main(argv: list[str]) -> int:
@@ -51,7 +48,7 @@ def passes_main(argv: list[str]) -> int:
         texts.append(table(["passes", "loss", "- trained"], cells))
     show_rows(args, rows, "\n".join(texts))
 
-    def draw() -> Figure:
+    def draw() -> Any:
         from looplit.plots.lens import passes_figure
 
         return passes_figure(results)

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
+from typing import Any
 
 from looplit.commands.arguments import quantity
 from looplit.commands.output import output_options, show
 from looplit.commands.run_options import bootstrap_options, inputs, run_options
 from looplit.laws.answers.forecast import forecast_answer
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 INPUTS = "RUNS"
 
@@ -37,7 +34,7 @@ def run(args: argparse.Namespace) -> int:
     """Shows the forecast."""
     found = forecast_answer(**inputs(args))
 
-    def draw() -> Figure:
+    def draw() -> Any:
         from looplit.plots.tasks import forecast_figure
 
         return forecast_figure(found.fitted, found.points, found.held_out, found.series)

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
+from typing import Any
 
 from looplit.commands.arguments import quantity
 from looplit.commands.output import output_options, show
 from looplit.commands.run_options import bootstrap_options, inputs, run_options
 from looplit.laws.answers.ladder import AGAINST, ladder_answer
 from looplit.laws.multiplier import INTERPOLATIONS
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 INPUTS = "RUNS"
 
@@ -41,7 +38,7 @@ def run(args: argparse.Namespace) -> int:
     """Shows exponents and multipliers."""
     found = ladder_answer(**inputs(args))
 
-    def draw() -> Figure:
+    def draw() -> Any:
         from looplit.plots.ladders import ladder_figure
 
         return ladder_figure(found.fits, found.saved, args.reference, found.held_out)

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
+from typing import Any
 
 from looplit.commands.arguments import number, quantity
 from looplit.commands.output import output_options, show
 from looplit.commands.run_options import inputs, run_options
 from looplit.laws.answers.recurrence import recurrence_answer
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 INPUTS = "RUNS"
 
@@ -32,7 +29,7 @@ def run(args: argparse.Namespace) -> int:
     """Shows what the grid tells."""
     found = recurrence_answer(**inputs(args))
 
-    def draw() -> Figure:
+    def draw() -> Any:
         from looplit.plots.recurrence import recurrence_figure
 
         return recurrence_figure(found.cuts, found.gains, found.curves, found.decay_fits, found.unit)

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
+from typing import Any
 
 from looplit.commands.output import output_options, show
 from looplit.commands.run_options import inputs, run_options
 from looplit.laws.answers.residuals import residuals_answer
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 INPUTS = "RUNS"
 
@@ -29,7 +26,7 @@ def run(args: argparse.Namespace) -> int:
     """Shows residuals."""
     found = residuals_answer(**inputs(args))
 
-    def draw() -> Figure:
+    def draw() -> Any:
         from looplit.plots.tasks import residuals_figure
 
         return residuals_figure(found.pooled, found.tasks, found.runs, found.loss, found.score)

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
+from typing import Any
 
 from looplit.commands.arguments import quantity
 from looplit.commands.output import output_options, show
 from looplit.commands.run_options import inputs, run_options
 from looplit.laws.answers.vertex import vertex_answer
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 INPUTS = "RUNS"
 
@@ -34,7 +31,7 @@ def run(args: argparse.Namespace) -> int:
     """Shows optima."""
     found = vertex_answer(**inputs(args))
 
-    def draw() -> Figure:
+    def draw() -> Any:
         from looplit.plots.stages import sweeps_figure
 
         return sweeps_figure(found.curves)

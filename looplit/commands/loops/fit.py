@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
+from typing import Any
 
 from looplit.commands.arguments import assignments, number, quantity
 from looplit.commands.output import check_outputs, output_options, show
@@ -11,9 +11,6 @@ from looplit.commands.run_options import bootstrap_options, inputs, run_options
 from looplit.errors import require
 from looplit.laws.loops.fit_answer import fit_answer
 from looplit.wording import is_numeral
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 INPUTS = "RUNS"
 
@@ -43,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
     if args.out:
         found.fit.save(args.out)
 
-    def draw() -> Figure:
+    def draw() -> Any:
         from looplit.plots.loops import runs_figure
 
         return runs_figure(found.law, found.nrec, found.runwise_g, found.comparisons)

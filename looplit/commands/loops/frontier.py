@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
+from typing import Any
 
 from looplit.commands.loops.law_options import chosen_law, law_options
 from looplit.commands.output import output_options, show
 from looplit.laws.loops.worth_answer import frontier_answer
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 INPUTS = ""
 
@@ -25,7 +22,7 @@ def run(args: argparse.Namespace) -> int:
     """Shows every setting of the study."""
     law = chosen_law(args.law)
 
-    def draw() -> Figure:
+    def draw() -> Any:
         from looplit.plots.loops import frontier_figure
 
         return frontier_figure(law, args.nrec)

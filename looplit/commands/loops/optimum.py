@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
+from typing import Any
 
 from looplit.commands.arguments import integer, quantity
 from looplit.commands.loops.law_options import chosen_law, law_options
@@ -11,9 +11,6 @@ from looplit.commands.output import output_options, show
 from looplit.commands.run_options import inputs
 from looplit.errors import require
 from looplit.laws.loops.optimum_answer import at_budgets, optimum_answer
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 INPUTS = ""
 
@@ -36,7 +33,7 @@ def run(args: argparse.Namespace) -> int:
     require(not needs_size, "plot", args.plot, "needs --parameters: the figure is of one size")
     found = optimum_answer(**inputs(args) | {"law": law})
 
-    def draw() -> Figure:
+    def draw() -> Any:
         from looplit.plots.loops import comparison_figure
 
         return comparison_figure({args.parameters: at_budgets(args.parameters, args.flops, args.nrec, law)})
