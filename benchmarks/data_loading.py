@@ -1,6 +1,6 @@
 """Tokens per second of the training loader, for some numbers of worker processes.
 
-    python benchmarks/data_loading.py --context 2048 --batch-size 8 --workers 0 2
+    python benchmarks/data_loading.py --context 2048 --batch_size 8 --workers 0 2
 
 Random tokens, as uint16 in chunks of the default size; each run reads one epoch from the page cache and is timed from
 the first batch on. With --demo the shape is that of configs/demo.yaml, whose training consumes the tokens per second
@@ -51,7 +51,7 @@ def rate(folder: Path, context: int, batch_size: int, workers: int, verify: bool
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--context", type=int, default=2048)
-    parser.add_argument("--batch-size", type=int, default=8)
+    parser.add_argument("--batch_size", type=int, default=8)
     parser.add_argument("--workers", type=int, nargs="+", default=[0, 2])
     parser.add_argument("--tokens", type=int, default=20_000_000)
     parser.add_argument("--repeats", type=int, default=3, help="the best counts")

@@ -16,10 +16,11 @@ import torch
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.utilities.rank_zero import rank_zero_only
 
-from looplit.accounting.recurrence import REWARM_STEPS, Recurrence
+from looplit.accounting.recurrence import REWARM_STEPS, Recurrence, as_list
 from looplit.callbacks.last_step import at_last_step
 from looplit.modules.base import LoopedLM
 from looplit.recipes.run import Run, run_of
+from looplit.wording import columns
 
 _REPORTED_VERSIONS = ("looplit", "torch", "lightning", "litdata")
 
@@ -143,12 +144,11 @@ class RunReport(Callback):
     def table(result: dict[str, Any]) -> str:
         """The few lines on screen, one column per phase between growths."""
         phases = range(len(result["passes"]))
-        before_growth = [*_as_list(result.get("growth_step")), result["steps"]]
+        before_growth = [*(as_list(result.get("growth_step")) or []), result["steps"]]
         named = (("passes", "passes"), ("executed depth", "executed_depth"))
         rows = [(name, *map(_either, result[key])) for name, key in named]
         rows.append(("validation loss at its end", *(_loss_until(result, before_growth[phase]) for phase in phases)))
-        widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-        lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+        lines = [columns(rows, "<")]
         lines.append(
             f"stored parameters  {result['stored_parameters']:,} ({result['initial_parameters']:,} active at the start)"
         )
@@ -235,10 +235,6 @@ def _loss_until(result: dict[str, Any], step: int) -> str:
 def _either(value: int | list[int]) -> str:
     """A phase's one value, or all that it draws from."""
     return "/".join(map(str, value)) if isinstance(value, list) else str(value)
-
-
-def _as_list(value: Any) -> list[Any]:
-    return [] if value is None else value if isinstance(value, list) else [value]
 
 
 def _peak_gib() -> float:

@@ -24,14 +24,16 @@ measure
   lens       logit lens and KL effective depth of checkpoints: lens --ckpt_path X [Y …]
   passes     loss at other numbers of passes: passes --ckpt_path X --passes 1,2,4,8
   laws       scaling laws from finished runs: laws ladder|vertex|forecast|recurrence|residuals
-  loops      truncate or not: what (T, B) is worth, e.g. loops --T 8 --B 2; loops optimum|frontier|fit
+  loops      truncate or not: what (T, B) is worth, e.g. loops --T 8 --B 2; loops worth|optimum|frontier|fit
 
 train and evaluate (each with --help; --print_config shows every setting)
   fit        train, e.g. fit --config configs/demo.yaml
   validate   validation loss of a checkpoint
   test       the same on the test data of a data module that has some
   predict    loss of every token of the validation data
-  consolidate  one file from a sharded checkpoint: consolidate DIR OUT
+  consolidate  one file from a sharded checkpoint: consolidate --ckpt_path X --out Y
+
+Options are written with underscores, as in a config; a hyphen is taken for one: --batch_tokens, --batch-tokens.
 
   --version  print the version
   --help     print this
@@ -41,15 +43,17 @@ train and evaluate (each with --help; --print_config shows every setting)
 # Commands that import torch, if at all, after their arguments are read, and the function that takes their arguments.
 LIGHT = {
     "recipe": ("looplit.commands.recipe", "recipe_main"),
-    "plan": ("looplit.commands.recipe", "plan_main"),
+    "plan": ("looplit.commands.plan", "plan_main"),
     "laws": ("looplit.commands.laws.command", "laws_main"),
     "prepare": ("looplit.commands.prepare", "prepare_main"),
     "evaluate": ("looplit.commands.evaluate", "evaluate_main"),
     "lens": ("looplit.commands.lens", "lens_main"),
-    "passes": ("looplit.commands.lens", "passes_main"),
+    "passes": ("looplit.commands.passes", "passes_main"),
     "consolidate": ("looplit.commands.consolidate", "consolidate_main"),
     "loops": ("looplit.commands.loops.command", "loops_main"),
 }
+TRAINING = ("fit", "validate", "test", "predict")
+"""Commands of the Lightning command line."""
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -74,12 +78,14 @@ def _run_command(args: list[str]) -> int:
         return 0
     # Threads that wait in a busy loop make a step up to ten times slower where other programs want the cores too.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    from looplit.errors import InputError, RunStopped
+    from looplit.errors import InputError, RunStopped, require
 
     try:
         if command in LIGHT:
             module, function = LIGHT[command]
             return int(getattr(importlib.import_module(module), function)(args[1:]))
+        require(command in TRAINING or command.startswith("-"), "command", command,
+                f"must be one of {', '.join([*LIGHT, *TRAINING])}")  # fmt: skip
         from looplit.cli import run
 
         run(args)

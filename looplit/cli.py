@@ -27,6 +27,7 @@ from looplit.callbacks import CheckpointOnSignal, Dashboard, ModelGrowth, RunRep
 from looplit.checkpoints.addresses import is_address, require_scheme
 from looplit.checkpoints.reading import WEIGHTS_ONLY, read_folder
 from looplit.checkpoints.saving import DataOnlyIO, WholeFileIO
+from looplit.commands.arguments import underscored
 from looplit.errors import InputError, require
 from looplit.modules import LoopedLM
 from looplit.modules.checkpoint import read_checkpoint
@@ -167,7 +168,7 @@ class LoopLitCLI(LightningCLI):
         sharded = path is not None and (Path(path).is_dir() or hidden)
         require(
             not sharded or isinstance(strategy, LoopLitFSDP), "ckpt_path", str(path),
-            "a sharded checkpoint; take strategy looplit_fsdp, or make one file of it: looplit consolidate DIR OUT",
+            "a sharded checkpoint; take strategy looplit_fsdp, or make one file of it: looplit consolidate",
         )  # fmt: skip
 
     def instantiate_trainer(self, **kwargs: Any) -> Any:
@@ -209,6 +210,7 @@ def run(args: list[str]) -> None:
     end_with_agent()
     for pattern in _NOISE:
         warnings.filterwarnings("ignore", pattern)
+    args = underscored(args)
     name = _run_name(args)
     logger = lazy_instance(TensorBoardLogger, save_dir=RUNS_FOLDER, name=name, default_hp_metric=False)
     try:

@@ -326,8 +326,36 @@ def test_light_commands_load_neither_torch_nor_lightning(tmp_path: Path) -> None
         assert not {"torch", "lightning", "jsonargparse"} & set(done.stderr.split())
 
 
+def test_hyphens_in_names_of_options_are_underscores(refused: Refused, tiny: list[str], tmp_path: Path) -> None:
+    (tmp_path / "a-b.yaml").write_text("trainer:\n  max-steps: 3\n")
+    assert "max-steps" in refused("fit", *tiny, "--config", "a-b.yaml")  # a file says what it says
+    assert "heads = 3: must divide" in refused("fit", *tiny, "--model.init-args.heads=3")
+    assert "no-such.ckpt" in refused("fit", *tiny, "--ckpt-path", "no-such.ckpt")
+    assert "no-such.ckpt" in refused("evaluate", "--ckpt-path", "no-such.ckpt")
+
+
+@pytest.mark.parametrize("args", [["recipe"], ["recipe", "truncated_loop"], ["plan"], ["prepare"], ["evaluate"],
+                                  ["lens"], ["passes"], ["consolidate"], ["laws", "ladder"], ["laws", "vertex"],
+                                  ["laws", "forecast"], ["laws", "recurrence"], ["laws", "residuals"],
+                                  ["loops", "worth"], ["loops", "optimum"], ["loops", "frontier"],
+                                  ["loops", "fit"]])  # fmt: skip
+def test_every_command_has_help_of_one_layout(args: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        main([*args, "--help"])
+    assert end.value.code == 0
+    text = capsys.readouterr().out
+    usage = text.splitlines()[0]
+    assert usage.startswith(f"usage: python -m looplit {args[0]} ")
+    assert usage.endswith(" [options]")
+    assert len(usage) < 90
+    assert re.search(r"\n\S[^:\n]+:\n  --\w", text)  # a group under its title
+    assert not re.search(r"^  --[a-z_]+-[a-z]", text, re.MULTILINE)
+
+
 def test_an_unknown_command_is_refused(refused: Refused) -> None:
-    assert "fitt" in refused("fitt")
+    said = refused("fitt")
+    assert said.startswith("looplit: error: command = 'fitt': must be one of recipe, plan, laws, ")
+    assert said.endswith("fit, validate, test, predict")
 
 
 def test_a_refusal_ends_the_process_with_code_2_and_no_traceback(tmp_path: Path, tiny: list[str]) -> None:
@@ -342,7 +370,7 @@ def test_a_line_is_written_in_one_go(tmp_path: Path, monkeypatch: pytest.MonkeyP
     written: list[str] = []
     monkeypatch.setattr(sys, "stderr", SimpleNamespace(write=written.append, flush=lambda: None))
     assert main(["consolidate", str(tmp_path), str(tmp_path / "out.ckpt")]) == 2
-    assert [line.partition(" = ")[0] for line in written if line.startswith("looplit")] == ["looplit: error: DIR"]
+    assert [line.partition(" = ")[0] for line in written if line.startswith("looplit")] == ["looplit: error: ckpt_path"]
     assert written[-1].endswith("checkpoint\n")
 
 

@@ -7,6 +7,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from looplit.errors import require
 
@@ -131,3 +132,14 @@ class Recurrence:
         assert self.random is not None
         steps = range(phase.first_step, phase.first_step + phase.steps)
         return sorted(Counter(draw_passes(self.random.seed, step, phase.choices) for step in steps).items())
+
+
+def as_list(value: Any) -> list[Any] | None:
+    """Passes, steps or fractions of growths, which are given as one value or as several.
+
+    >>> as_list(4), as_list((4, 6)), as_list(None)
+    ([4], [4, 6], None)
+    """
+    if value is None:
+        return None
+    return list(value) if isinstance(value, Sequence) else [value]

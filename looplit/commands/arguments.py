@@ -1,10 +1,10 @@
-"""What the light commands share in reading their arguments. Nothing here imports torch."""
+"""What the commands share in reading their arguments. Nothing here imports torch."""
 
 from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -13,14 +13,69 @@ from looplit.errors import InputError, require
 _SUFFIXES = {"K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
 
 
-class CommandParser(argparse.ArgumentParser):
-    """An error is one line for the caller to print, not a usage text and an exit; no abbreviated options."""
+def underscored(words: Iterable[str]) -> list[str]:
+    """Words of a command line, names of options with underscores for hyphens and values as they are.
 
-    def __init__(self, **settings: Any) -> None:
-        super().__init__(**{"allow_abbrev": False} | settings)
+    >>> underscored(["--batch-tokens=1M", "--set", "eps=1e-8", "a-b", "-1", "--", "--x-y"])
+    ['--batch_tokens=1M', '--set', 'eps=1e-8', 'a-b', '-1', '--', '--x-y']
+    """
+    words = list(words)
+    end = words.index("--") if "--" in words else len(words)
+    return [_underscored(word) if word.startswith("--") else word for word in words[:end]] + words[end:]
+
+
+def _underscored(word: str) -> str:
+    name, equals, value = word[2:].partition("=")
+    return f"--{name.replace('-', '_')}{equals}{value}"
+
+
+class CommandParser(argparse.ArgumentParser):
+    """The options of one command, whose errors are one line for the caller to print; takes no abbreviations.
+
+    Args:
+        command: Words after `python -m looplit`.
+        inputs: What comes before the options in the line of usage.
+        **settings: As argparse takes them.
+    """
+
+    def __init__(self, command: str, inputs: str = "", **settings: Any) -> None:
+        prog = f"python -m looplit {command}"
+        usage = f"{prog} {inputs}{' ' * bool(inputs)}[options]"
+        super().__init__(prog=prog, usage=usage, allow_abbrev=False, formatter_class=_Layout, **settings)
+        self.command = command
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        return super().parse_known_args(None if args is None else underscored(args), namespace)
 
     def error(self, message: str) -> NoReturn:
-        raise InputError(f"{self.prog.removeprefix('python -m looplit ')}: {message}")
+        raise InputError(f"{self.command}: {message}")
+
+
+class _Layout(argparse.RawDescriptionHelpFormatter):
+    """Says the metavar of an option once, and every default."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=32)
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        if "\n" in text:
+            return super()._fill_text(text, width, indent)
+        return argparse.HelpFormatter._fill_text(self, text, width, indent)
+
+    def _get_default_metavar_for_optional(self, action: argparse.Action) -> str:
+        numeric = action.type in (int, float, quantity, count, natural, integer, number, number_from_0)
+        return "N" if numeric else action.dest.rpartition("_")[2].upper()
+
+    def _format_action_invocation(self, action: argparse.Action) -> str:
+        if not action.option_strings or action.nargs == 0:
+            return super()._format_action_invocation(action)
+        metavar = self._get_default_metavar_for_optional(action)
+        return f"{', '.join(action.option_strings)} {self._format_args(action, metavar)}"
+
+    def _get_help_string(self, action: argparse.Action) -> str:
+        text = action.help or ""
+        said = "default" in text or action.default in (None, False, argparse.SUPPRESS) or action.default == []
+        return text if said else f"{text}{' ' * bool(text)}(default %(default)s)"
 
 
 def quantity(text: str) -> float:
@@ -51,6 +106,22 @@ def count(text: str) -> int:
     return round(value)
 
 
+def integer(text: str) -> int:
+    """An option's type: a whole number; the command says which."""
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
+
+
+def integers(text: str) -> list[int]:
+    """An option's type: whole numbers with commas between, such as 2,3,4."""
+    try:
+        return [int(word) for word in text.split(",")]
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list of whole numbers") from None
+
+
 def nonempty(text: str) -> str:
     """An option's type: a text that says something."""
     if not text:
@@ -63,6 +134,14 @@ def natural(text: str) -> int:
     if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0 up")
     return int(text)
+
+
+def number(text: str) -> float:
+    """An option's type: a number; the command says which."""
+    try:
+        return float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number") from None
 
 
 def number_from_0(text: str) -> float:
@@ -78,6 +157,21 @@ def number_from_0(text: str) -> float:
     if not value >= 0:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0 up")
     return value
+
+
+def assignments(option: str, texts: Sequence[str]) -> dict[str, str]:
+    """Texts by name of an option that takes NAME=VALUE several times.
+
+    Args:
+        option: Its name, for messages.
+        texts: What was given.
+
+    Raises:
+        InputError: There is no equals sign.
+    """
+    for text in texts:
+        require("=" in text, option, text, "must be NAME=VALUE, as in learning_rate=0.01")
+    return {name: value for name, _, value in (text.partition("=") for text in texts)}
 
 
 def require_checkpoints(paths: Iterable[str]) -> None:

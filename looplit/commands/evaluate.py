@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from looplit.commands.arguments import CommandParser, count, natural, quantity, require_checkpoints, require_file_name
+from looplit.commands.arguments import CommandParser, count, natural, quantity, require_checkpoints
+from looplit.commands.output import check_outputs, output_options, print_json
 from looplit.errors import require
-from looplit.wording import counted
+from looplit.wording import counted, table
 
 if TYPE_CHECKING:
     from looplit.eval.core.bundle import Bundle
@@ -26,8 +28,7 @@ def evaluate_main(argv: list[str]) -> int:
     args = evaluate_parser().parse_args(argv)
     require(bool(args.ckpt_path) or args.dry_run, "ckpt_path", None, "say which checkpoints to evaluate")
     require_checkpoints(args.ckpt_path)
-    for name in ("out", "examples"):
-        require_file_name(name, getattr(args, name))
+    check_outputs(args, "out", "examples")
     from looplit.eval.core.processes import launched
 
     with launched():
@@ -41,32 +42,30 @@ def evaluate_main(argv: list[str]) -> int:
 def evaluate_parser() -> argparse.ArgumentParser:
     """The options of `evaluate`."""
     parser = CommandParser(
-        prog="python -m looplit evaluate",
-        allow_abbrev=False,
+        "evaluate",
+        "--ckpt_path CKPT …",
         description="CORE: 22 downstream tasks, accuracy and answer NLL. An interrupted evaluation goes on after its "
         "last finished task when run again. On several devices: torchrun --nproc-per-node N -m looplit evaluate …",
     )
-    parser.add_argument("--ckpt_path", nargs="+", default=[], help="checkpoints to evaluate")
-    parser.add_argument("--bundle", help="folder of the suite (default: the published one, fetched once)")
-    parser.add_argument("--tokenizer", help="default: the one of the model's vocabulary size, gpt2 or bytes")
-    parser.add_argument(
-        "--seeds", nargs="+", type=natural, default=[0, 1, 2], help="of the demonstrations (default 0 1 2)"
-    )
-    parser.add_argument("--tasks", nargs="+", help="labels of the tasks (default all)")
-    parser.add_argument("--limit", type=count, help="examples per task (default all)")
-    parser.add_argument("--passes", type=count, help="K to evaluate at (default as saved)")
-    parser.add_argument(
-        "--context", type=count, default=2048, help="tokens kept of longer prompts (default %(default)s)"
-    )
-    parser.add_argument("--token_budget", type=count, default=16_384, help="tokens per batch (default %(default)s)")
-    parser.add_argument("--device", help="cpu, cuda, … (default cuda where there is one)")
-    parser.add_argument(
-        "--precision", choices=("bf16", "fp32"), help="of the matrix products (default bf16 on cuda, else fp32)"
-    )
-    parser.add_argument("--out", type=Path, help="JSON file; a list for several checkpoints (default: CKPT.core.json)")
-    parser.add_argument("--examples", type=Path, help="JSON-lines file with a line per example")
-    parser.add_argument("--dry_run", action="store_true", help="print what would be computed, and how long it takes")
-    parser.add_argument("--tokens_per_second", type=quantity, help="of the forward pass, for the time of a dry run")
+    add = parser.add_argument_group("checkpoints").add_argument
+    add("--ckpt_path", nargs="+", default=[], metavar="CKPT", help="checkpoints to evaluate")
+    add("--tokenizer", help="default the one of the model's vocabulary size, gpt2 or bytes")
+    add("--passes", type=count, metavar="K", help="K to evaluate at (default as saved)")
+    add = parser.add_argument_group("suite").add_argument
+    add("--bundle", metavar="FOLDER", help="of the suite (default the published one, fetched once)")
+    add("--seeds", nargs="+", type=natural, default=[0, 1, 2], help="of the demonstrations (default 0 1 2)")
+    add("--tasks", nargs="+", metavar="TASK", help="labels of the tasks (default all)")
+    add("--limit", type=count, help="examples per task (default all)")
+    add("--context", type=count, default=2048, help="tokens kept of longer prompts")
+    add = parser.add_argument_group("work").add_argument
+    add("--token_budget", type=count, default=16_384, help="tokens per batch")
+    add("--device", help="cpu, cuda, … (default cuda where there is one)")
+    add("--precision", choices=("bf16", "fp32"), help="of the matrix products (default bf16 on cuda, else fp32)")
+    add("--dry_run", action="store_true", help="print what would be computed, and how long it takes")
+    add("--tokens_per_second", type=quantity, help="of the forward pass, for the time of a dry run")
+    add = output_options(parser).add_argument
+    add("--out", type=Path, metavar="FILE", help="JSON; a list for several checkpoints (default CKPT.core.json)")
+    add("--examples", type=Path, metavar="FILE", help="JSON lines, one per example")
     return parser
 
 
@@ -101,6 +100,8 @@ class _Evaluation:
             if self.first:
                 several = len(self.args.ckpt_path) > 1 and self.args.out is not None
                 write_json(self._out(checkpoint), results if several else results[-1])
+        if self.first and self.args.json:
+            print_json(results if len(results) > 1 else results[0])
         for record in records if self.first else ():
             record.remove()
 
@@ -110,7 +111,7 @@ class _Evaluation:
         from looplit.eval.core.evaluation import evaluate, tokenizer_of
         from looplit.eval.core.processes import from_first, gathered
         from looplit.eval.core.record import ExampleLines
-        from looplit.eval.core.summary import table
+        from looplit.eval.core.summary import table as scores
         from looplit.eval.passes import awake_passes, check_passes
         from looplit.modules import load
 
@@ -120,7 +121,7 @@ class _Evaluation:
             known = {label: result for label, result in known.items() if label in lines.tasks}
         known = from_first(known)
         if known and self.first:
-            print(f"{checkpoint}: going on, {len(known)} tasks are done")
+            print(f"{checkpoint}: going on, {len(known)} tasks are done", file=sys.stderr if args.json else sys.stdout)
 
         def keep(label: str, result: Any, found: list[Any]) -> None:
             everything = gathered(found) if args.examples else []
@@ -139,8 +140,8 @@ class _Evaluation:
                 model, self.plan(args.tokenizer or tokenizer_of(vocabulary), min(context, args.context)),
                 passes=args.passes, token_budget=args.token_budget, known=known, on_task=keep, progress=self.first,
             )  # fmt: skip
-        if self.first:
-            print(f"\n{checkpoint}, {counted(summary['passes'], 'pass')}\n{table(summary)}\n{self._out(checkpoint)}")
+        if self.first and not args.json:
+            print(f"\n{checkpoint}, {counted(summary['passes'], 'pass')}\n{scores(summary)}\n{self._out(checkpoint)}")
         return {**summary, "checkpoint": checkpoint, "precision": self.precision}
 
     def _plan(self, tokenizer: str, context: int) -> Plan:
@@ -174,13 +175,14 @@ def _dry_run(args: argparse.Namespace) -> None:
         config = load(args.ckpt_path[0], argument="ckpt_path").config
         tokenizer, context = args.tokenizer or tokenizer_of(config.vocabulary), min(context, config.context)
     plan = _plan(args, find_bundle(args.bundle), tokenizer, context, progress=True)
-    print(f"{'task':<32} {'questions':>9} {'tokens':>14} {'after sharing':>14}")
-    total = [0, 0, 0]
-    for task in plan.tasks:
-        row = [len(task.questions), task.tokens(share=False), task.tokens()]
-        total = [a + b for a, b in zip(total, row, strict=True)]
-        print(f"{task.task.label:<32} {row[0]:>9,} {row[1]:>14,} {row[2]:>14,}")
-    print(f"{'all':<32} {total[0]:>9,} {total[1]:>14,} {total[2]:>14,}")
+    work = {task.task.label: [len(task.questions), task.tokens(share=False), task.tokens()] for task in plan.tasks}
+    work["all"] = total = [sum(counts) for counts in zip(*work.values(), strict=True)]
+    if args.json:
+        names = ("questions", "tokens", "tokens_after_sharing")
+        print_json({label: dict(zip(names, counts, strict=True)) for label, counts in work.items()})
+        return
+    cells = [[label, *(f"{number:,}" for number in counts)] for label, counts in work.items()]
+    print(table(["task", "questions", "tokens", "after sharing"], cells))
     if args.tokens_per_second is not None:
         checkpoints = max(1, len(args.ckpt_path))
         minutes = checkpoints * total[2] / args.tokens_per_second / 60

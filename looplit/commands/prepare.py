@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from looplit.commands.arguments import CommandParser, count, nonempty
+from looplit.commands.arguments import CommandParser, count, integer, nonempty
 from looplit.data.corpus import LARGEST_CONTEXT, LARGEST_SEED
 from looplit.data.remote import is_remote, user_cache_folder
 from looplit.errors import InputError, RunStopped, require, require_between
@@ -43,8 +43,7 @@ def prepare_main(argv: list[str]) -> int:
         InputError: Wrong input, in one line.
         RunStopped: A signal ended it, or a tokenizing process was killed.
     """
-    parser = prepare_parser()
-    args = parser.parse_args(argv)
+    args = prepare_parser().parse_args(argv)
     require_between("context", args.context, 1, LARGEST_CONTEXT)
     require_between("workers", args.workers, 1)
     require_between("seed", args.seed, 0, LARGEST_SEED)
@@ -98,33 +97,28 @@ def _signals_are_one_line() -> Iterator[None]:
 
 def prepare_parser() -> argparse.ArgumentParser:
     """The options of `prepare`."""
-    parser = CommandParser(
-        prog="python -m looplit prepare", description=DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    add = parser.add_argument
-    add("source", metavar="SOURCE", type=nonempty)
-    add("--folder", required=True, type=nonempty, help="where the corpus will lie")
-    add("--tokenizer", default="gpt2", help="bytes, or an encoding of tiktoken (default %(default)s)")
-    add("--context", type=int, default=2048, help="tokens a model will see (default %(default)s)")
+    parser = CommandParser("prepare", "SOURCE --folder FOLDER", description=DESCRIPTION)
+    parser.add_argument("source", metavar="SOURCE", type=nonempty, help="see above")
+    add = parser.add_argument_group("corpus").add_argument
+    add("--folder", required=True, type=nonempty, help="where it will lie")
+    add("--tokenizer", default="gpt2", help="bytes, or an encoding of tiktoken")
+    add("--context", type=integer, default=2048, help="tokens a model will see")
     add("--tokens", type=count, help="training tokens at most, e.g. 30B (default all)")
-    add("--workers", type=int, default=os.cpu_count() or 1, help="tokenizing processes (default one per core)")
+    add("--seed", type=integer, default=0, help="of the order of the documents")
+    add = parser.add_argument_group("work").add_argument
+    add("--workers", type=integer, default=os.cpu_count() or 1, help="tokenizing processes (default one per core)")
     add("--resume", action="store_true", help="continue an interrupted preparation")
-    add("--seed", type=int, default=0, help="of the order of the documents (default %(default)s)")
     add("--quiet", action="store_true", help="no progress bar and no summary")
-    group = parser.add_argument_group("text of one's own, and of the hub")
-    group.add_argument("--column", type=nonempty, help="name of the text in parquet and JSON lines (default text)")
-    group.add_argument(
-        "--validation", metavar="PATH", type=nonempty,
-        help="separate validation files; default a sample of the documents, by hash, and of fewer than 1000 text files "
-        "the ends of all",
-    )  # fmt: skip
-    group.add_argument("--val-tokens", type=count, help="validation tokens at most (default 10M)")
-    group.add_argument("--revision", type=nonempty, help="commit, tag or branch on the hub (default main)")
-    group = parser.add_argument_group("hub")
-    group.add_argument(
-        "--downloads", metavar="PATH", type=nonempty, help="where its files are kept (default a user cache folder)"
-    )  # fmt: skip
-    group.add_argument("--offline", action="store_true", help="take the files that lie in --downloads")
+    add = parser.add_argument_group("text of one's own, and of the hub").add_argument
+    add("--column", type=nonempty, help="name of the text in parquet and JSON lines (default text)")
+    add("--validation", metavar="PATH", type=nonempty,
+        help="separate validation files (default a sample of the documents, by hash, and of fewer than 1000 text files "
+        "the ends of all)")  # fmt: skip
+    add("--val_tokens", type=count, help="validation tokens at most (default 10M)")
+    add("--revision", type=nonempty, help="commit, tag or branch on the hub (default main)")
+    add = parser.add_argument_group("hub").add_argument
+    add("--downloads", metavar="PATH", type=nonempty, help="where its files are kept (default a user cache folder)")
+    add("--offline", action="store_true", help="take the files that lie in --downloads")
     return parser
 
 
@@ -188,7 +182,7 @@ def _shards_or_typo(source: Source, name: str) -> Shards:
 
 def _refuse(options: Iterable[str], source: str) -> None:
     for option in options:
-        raise InputError(f"--{option.replace('_', '-')}: is not for the source {source}")
+        raise InputError(f"--{option}: is not for the source {source}")
 
 
 def _downloads(args: argparse.Namespace, dataset: str, revision: str) -> Path:

@@ -1,24 +1,21 @@
-"""`python -m looplit recipe` and `plan`. Neither needs torch."""
+"""`python -m looplit recipe`: the run that a study prescribes. No torch here."""
 
 from __future__ import annotations
 
 import argparse
-import json
 import shlex
 from collections.abc import Callable
 from typing import Any
 
 from looplit.accounting.recurrence import RandomPasses
-from looplit.commands.arguments import CommandParser, count, quantity
-from looplit.commands.recipe_options import add_layout_options, add_output_options, assignments, layout_of
+from looplit.commands.arguments import CommandParser, count, integer, integers, number, quantity, underscored
+from looplit.commands.output import print_json
+from looplit.commands.recipe_options import add_layout_options, add_output_options, assigned, layout_of
 from looplit.commands.truncation_recipe import truncated_parser, truncated_run_of_args
 from looplit.errors import require
-from looplit.planning.card import plan_card, run_card
-from looplit.planning.config_files import read_configs
+from looplit.planning.card import run_card
 from looplit.planning.contents import write_configs
-from looplit.planning.plan import plan_config
 from looplit.planning.published import published_runs
-from looplit.planning.resources import DEVICES, TYPICAL_MFU
 from looplit.planning.run_config import config_text
 from looplit.recipes.budgets import run_for_compute, run_for_parameters, run_for_tokens
 from looplit.recipes.families import FAMILIES
@@ -58,35 +55,9 @@ def recipe_main(argv: list[str]) -> int:
     if args.yaml:
         print(config_of(argv), end="")
     elif args.json:
-        print(json.dumps(run.to_dict(), indent=2))
+        print_json(run.to_dict())
     else:
         print(run_card(run), end="")
-    return 0
-
-
-def plan_main(argv: list[str]) -> int:
-    """`plan --config FILE … [--trainer.max_steps N …]`: prints what a run will do and need.
-
-    Raises:
-        InputError: Wrong input, in one line.
-    """
-    parser = CommandParser(
-        prog="python -m looplit plan",
-        description="What a config will do, without building the model. "
-        "Overrides follow as in fit: --model.depth 8 --trainer.devices 1",
-    )
-    parser.add_argument("--config", action="append", required=True, help="config file; later ones go over earlier ones")
-    parser.add_argument("--devices", type=int, help="devices in all, in place of those the config names")
-    parser.add_argument("--device", default="h100", help=f"{', '.join(DEVICES)}, or its FLOPs per second")
-    parser.add_argument("--mfu", type=float, default=TYPICAL_MFU, help="model FLOPs utilisation (default %(default)s)")
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    args, overrides = parser.parse_known_args(argv)
-    device = args.device if args.device in DEVICES or not is_numeral(args.device) else float(args.device)
-    plan = plan_config(read_configs(args.config, overrides), args.devices)
-    if args.json:
-        print(json.dumps(plan.to_dict(device, args.mfu), indent=2))
-    else:
-        print(plan_card(plan, device, args.mfu), end="")
     return 0
 
 
@@ -96,8 +67,8 @@ def parse_recipe(argv: list[str]) -> argparse.Namespace:
     study = study_of(name)
     if study in OPTIONS:
         return OPTIONS[study][0](name).parse_args(argv)
-    parser = CommandParser(prog=f"python -m looplit recipe {name}", description=study.__doc__)
-    parser.add_argument("family", choices=[name])
+    parser = CommandParser("recipe", name, description=study.__doc__)
+    parser.add_argument("family", choices=[name], metavar="FAMILY", help=name)
     study.add_options(parser)
     add_layout_options(parser)
     add_output_options(parser)
@@ -122,7 +93,7 @@ def growth_run_of_args(args: argparse.Namespace) -> Run:
     options: dict[str, Any] = {"batch_tokens": args.batch_tokens, **backbone}
     if args.data_constrained:
         return _data_constrained(args, options)
-    require(args.weight_decay is None, "weight_decay", args.weight_decay, "needs --data-constrained (else --set it)")
+    require(args.weight_decay is None, "weight_decay", args.weight_decay, "needs --data_constrained (else --set it)")
     options |= {"mode": args.mode, "tuning": _tuning(args), "growth": _growth(args), "random_passes": _random(args)}
     if args.depth is not None:
         require(args.parameters is None, "parameters", args.parameters, "is a way to find the depth, leave that out")
@@ -145,7 +116,7 @@ def config_of(argv: list[str]) -> str:
     """The config file that recipe options describe."""
     args = parse_recipe(argv)
     run = run_of_args(args)
-    options = [word for word in argv if word != "--yaml"]
+    options = [word for word in underscored(argv) if word != "--yaml"]
     published = next((other for other in published_runs() if other.options == options), None)
     return config_text(
         run,
@@ -159,50 +130,59 @@ def config_of(argv: list[str]) -> str:
 def recipe_parser(name: str = "") -> argparse.ArgumentParser:
     """The options of `recipe` for the growth study, whatever the family's name."""
     parser = CommandParser(
-        prog="python -m looplit recipe",
+        "recipe",
+        "FAMILY [DEPTH]",
         description="The run that the growth study prescribes for a family and a depth, or for a budget. "
         f"The truncation study's have options of their own: recipe {TRUNCATED_LOOP.name} --help",
     )
     families = f"{', '.join((*FAMILIES, *growth_study.variants))}; or {TRUNCATED_LOOP.name}"
-    parser.add_argument("family", nargs="?", help=families)
-    parser.add_argument("depth", nargs="?", type=int, help="nominal depth, at least 3; or give a budget that finds it")
-    length = parser.add_argument_group("length")
-    length.add_argument("--tokens-per-parameter", "--tpp", type=float, help="default the family's")
-    length.add_argument("--tokens", type=count, help="training tokens, e.g. 1B")
-    length.add_argument("--flops", type=quantity, help="training FLOPs, e.g. 1e20, not exceeded")
-    length.add_argument("--parameters", type=count, help="most stored parameters, e.g. 1B; finds the depth")
-    length.add_argument("--pool-tokens", type=count, help="unique tokens to repeat, e.g. 100M")
-    length.add_argument("--epochs", type=int, help="passes over the pool")
-    length.add_argument("--batch-tokens", type=count, default=BATCH_TOKENS, help="per step (default %(default)s)")
-    length.add_argument("--mode", default="published", help="published (default) or simple: the study's advice")
+    parser.add_argument("family", nargs="?", metavar="FAMILY", help=families)
+    parser.add_argument("depth", nargs="?", type=integer, metavar="DEPTH",
+                        help="nominal depth, at least 3; or give a budget that finds it")  # fmt: skip
+    _length_options(parser)
     data = parser.add_argument_group("data-constrained study")
-    data.add_argument("--data-constrained", action="store_true", help="its recipe; 100M tokens ten times by default")
-    data.add_argument("--weight-decay", help="fixed (0.8, default), selected (at K = 1, by depth), or a number")
+    data.add_argument("--data_constrained", action="store_true", help="its recipe; 100M tokens ten times by default")
+    data.add_argument("--weight_decay", help="fixed (0.8, default), selected (at K = 1, by depth), or a number")
     passes = parser.add_argument_group("passes")
-    passes.add_argument("--fraction", type=float, help="growth fraction, the share of the run after growth")
+    passes.add_argument("--fraction", type=number, help="growth fraction, the share of the run after growth")
     passes.add_argument("--growth", action="append", default=[], metavar="K:FRACTION", help="repeat for stages")
-    passes.add_argument("--random-passes", type=numbers, metavar="K,K,…", help="draw K from these after growth")
-    passes.add_argument("--evaluate-at", type=int, help="K of evaluation under random passes (default their mean)")
-    model = parser.add_argument_group("model")
-    model.add_argument("--shape", default="thirds", help="thirds (default), width_only, deep_narrow, or like 2/C/3")
-    model.add_argument("--boundary", help="identity, norm, inject, norm_inject, or my_module.MyBoundary")
-    model.add_argument("--coda-boundary", help="the same, before the coda")
-    model.add_argument("--initial-state", default="prelude", help="prelude (default, as published) or zero")
-    model.add_argument("--vocabulary", type=int)
-    model.add_argument("--context", type=int)
-    tuning = parser.add_argument_group("hyperparameters")
-    tuning.add_argument("--hyperparameters-of", metavar="FAMILY", help="another family's base-tuned values")
-    tuning.add_argument("--constant", action="store_true", help="no scaling with size: every exponent 0")
-    tuning.add_argument("--exponent", action="append", default=[], metavar="NAME=b", help=f"of {', '.join(SCALED)}")
-    tuning.add_argument("--mup-output", action="store_true", help="output multiplier falls as 1/width")
-    tuning.add_argument("--optimizer", default="muon", help="of the matrices: muon (default), adamw or my_module.Mine")
-    tuning.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="any hyperparameter outright")
+    passes.add_argument("--random_passes", type=integers, metavar="K,K,…", help="draw K from these after growth")
+    passes.add_argument("--evaluate_at", type=integer, metavar="K", help="under random passes (default their mean)")
+    _model_options(parser)
     add_layout_options(parser)
     add_output_options(parser)
     return parser
 
 
-# Parser by family, and run of parsed options; a study of one's own brings its options itself.
+def _length_options(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument_group("length").add_argument
+    add("--tokens_per_parameter", "--tpp", type=number, help="of the initial model (default the family's)")
+    add("--tokens", type=count, help="training tokens, e.g. 1B")
+    add("--flops", type=quantity, help="training FLOPs, e.g. 1e20, not exceeded")
+    add("--parameters", type=count, help="most stored parameters, e.g. 1B; finds the depth")
+    add("--pool_tokens", type=count, help="unique tokens to repeat, e.g. 100M")
+    add("--epochs", type=integer, help="passes over the pool")
+    add("--batch_tokens", type=count, default=BATCH_TOKENS, help="per step")
+    add("--mode", default="published", help="published, or simple: the study's advice")
+
+
+def _model_options(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument_group("model").add_argument
+    add("--shape", default="thirds", help="thirds, width_only, deep_narrow, or like 2/C/3")
+    add("--boundary", help="identity, norm, inject or norm_inject (default the family's)")
+    add("--coda_boundary", help="the same, before the coda (default the family's)")
+    add("--initial_state", default="prelude", help="prelude, as published, or zero")
+    add("--vocabulary", type=integer, help="token ids (default GPT-2's)")
+    add("--context", type=integer, help="tokens (default 2048)")
+    add = parser.add_argument_group("hyperparameters").add_argument
+    add("--hyperparameters_of", metavar="FAMILY", help="another family's base-tuned values")
+    add("--constant", action="store_true", help="no scaling with size: every exponent 0")
+    add("--exponent", action="append", default=[], metavar="NAME=b", help=f"of {', '.join(SCALED)}")
+    add("--mup_output", action="store_true", help="output multiplier falls as 1/width")
+    add("--optimizer", default="muon", help="muon or adamw, for the block matrices")
+    add("--set", action="append", default=[], metavar="NAME=VALUE", help="any hyperparameter outright")
+
+
 OPTIONS: dict[Study, tuple[Callable[[str], argparse.ArgumentParser], Callable[[argparse.Namespace], Run]]] = {
     growth_study: (recipe_parser, growth_run_of_args),
     truncation_study: (truncated_parser, truncated_run_of_args),
@@ -231,7 +211,7 @@ def _budget(args: argparse.Namespace) -> Budget:
 
 def _tuning(args: argparse.Namespace) -> Tuning:
     exponents: dict[str, float] = dict.fromkeys(SCALED, 0.0) if args.constant else {}
-    for name, value in assignments("exponent", args.exponent).items():
+    for name, value in assigned("exponent", args.exponent).items():
         require(is_number(value), "exponent", f"{name}={value}", "must give a number")
         exponents[name] = float(value)
     return Tuning(
@@ -239,7 +219,7 @@ def _tuning(args: argparse.Namespace) -> Tuning:
         exponents=exponents,
         mup_output=args.mup_output,
         optimizer=args.optimizer,
-        overrides=assignments("set", args.set),
+        overrides=assigned("set", args.set),
     )
 
 
@@ -261,11 +241,6 @@ def _growth(args: argparse.Namespace) -> list[tuple[int, float]] | None:
 def _random(args: argparse.Namespace) -> RandomPasses | None:
     choices = args.random_passes
     if choices is None:
-        require(args.evaluate_at is None, "evaluate_at", args.evaluate_at, "needs --random-passes")
+        require(args.evaluate_at is None, "evaluate_at", args.evaluate_at, "needs --random_passes")
         return None
-    return RandomPasses(choices, args.evaluate_at or round(sum(choices) / len(choices)), args.seed)
-
-
-def numbers(text: str) -> tuple[int, ...]:
-    """Numbers with commas between, such as 2,3,4."""
-    return tuple(int(word) for word in text.split(","))
+    return RandomPasses(tuple(choices), args.evaluate_at or round(sum(choices) / len(choices)), args.seed)

@@ -23,7 +23,7 @@ CONFIG = "config.yaml"  # what a run started from the command line leaves in its
 
 def validation_sample(
     checkpoint: str | Path,
-    data: str | None,
+    folder: str | None,
     config: BackboneConfig,
     tokens: int,
     batch_size: int | None = None,
@@ -31,9 +31,9 @@ def validation_sample(
     """The first validation tokens for a checkpoint.
 
     Args:
-        checkpoint: Of a run started from the command line, unless `data` is given.
-        data: A prepared corpus; default the data of the checkpoint's run.
-        config: Of the model. If `data` is given, the corpus must have windows of its context, and ids of its
+        checkpoint: Of a run started from the command line, unless `folder` is given.
+        folder: A prepared corpus; default the data of the checkpoint's run.
+        config: Of the model. If `folder` is given, the corpus must have windows of its context, and ids of its
             tokenizer where that is known from the vocabulary.
         tokens: Most tokens.
         batch_size: Rows per batch; default the data's.
@@ -41,18 +41,20 @@ def validation_sample(
     Raises:
         InputError: No such data, or none to be found.
     """
-    if data is not None and not is_remote(data):
-        prepared = (Path(data).expanduser() / MANIFEST).is_file()
-        require(prepared, "data", data, f"has no {MANIFEST}, so it is not a prepared corpus: looplit prepare makes one")
-    module = run_data(checkpoint) if data is None else TokenData(data, context=config.context)
+    if folder is not None and not is_remote(folder):
+        prepared = (Path(folder).expanduser() / MANIFEST).is_file()
+        require(
+            prepared, "folder", folder, f"has no {MANIFEST}, so it is not a prepared corpus: looplit prepare makes one"
+        )
+    module = run_data(checkpoint) if folder is None else TokenData(folder, context=config.context)
     if batch_size is not None:
         require(batch_size >= 1, "batch_size", batch_size, "must be at least 1")
         module.batch_size = batch_size  # type: ignore[attr-defined]
     module.prepare_data()
     module.setup("validate")
-    if isinstance(module, TokenData) and data is not None and config.vocabulary in TOKENIZERS:
+    if isinstance(module, TokenData) and folder is not None and config.vocabulary in TOKENIZERS:
         rule = f"holds ids of a tokenizer with {module.vocabulary}; the model's, {TOKENIZERS[config.vocabulary]}, has "
-        require(module.vocabulary == config.vocabulary, "data", data, f"{rule}{config.vocabulary}")
+        require(module.vocabulary == config.vocabulary, "folder", folder, f"{rule}{config.vocabulary}")
     return TokenSample(tokens).fill(module.val_dataloader())
 
 
@@ -65,12 +67,12 @@ def run_data(checkpoint: str | Path) -> LightningDataModule:
     folders = Path(checkpoint).resolve().parents
     path = next((folder / CONFIG for folder in folders[:2] if (folder / CONFIG).is_file()), None)
     if path is None:
-        raise InputError(f"data = None: there is no {CONFIG} of its run near {checkpoint}; name a prepared corpus")
+        raise InputError(f"folder = None: there is no {CONFIG} of its run near {checkpoint}; name a prepared corpus")
     try:
         given: Any = yaml.safe_load(path.read_text(encoding="utf-8"))["data"]
         class_path, arguments = given["class_path"], given.get("init_args") or {}
     except (yaml.YAMLError, KeyError, TypeError):
-        raise InputError(f"data = None: {path} does not say the data of a run; name a prepared corpus") from None
+        raise InputError(f"folder = None: {path} does not say the data of a run; name a prepared corpus") from None
     try:
         package, _, name = str(class_path).rpartition(".")
         kind = getattr(importlib.import_module(package) if package else looplit.data, name)

@@ -1,3 +1,11 @@
+from .answers.answer import Answer as Answer
+from .answers.base import described as described
+from .answers.base import method as method
+from .answers.forecast import forecast_answer as forecast_answer
+from .answers.ladder import ladder_answer as ladder_answer
+from .answers.recurrence import recurrence_answer as recurrence_answer
+from .answers.residuals import residuals_answer as residuals_answer
+from .answers.vertex import vertex_answer as vertex_answer
 from .curves import fit_line as fit_line
 from .curves import fit_parabola as fit_parabola
 from .curves import fit_proportion as fit_proportion

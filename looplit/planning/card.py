@@ -9,13 +9,17 @@ from looplit.planning.resources import MEMORY
 from looplit.recipes.run import Run
 from looplit.recipes.training import Schedule
 from looplit.recipes.truncation_study import loop_line
-from looplit.wording import counted
+from looplit.wording import columns, counted
 
 _NO_ROOM = "does not fit the memory of {}: take a smaller batch_size, more devices or activation_checkpointing"
 
 
 def run_card(run: Run) -> str:
     """A run on one screen."""
+    return f"{columns(_run_rows(run), '<')}\n"
+
+
+def _run_rows(run: Run) -> list[tuple[str, str]]:
     plan, backbone = run.to_dict(), run.backbone
     rows: list[tuple[str, str]] = [
         ("model", run.title),
@@ -47,7 +51,7 @@ def run_card(run: Run) -> str:
         ("FLOPs per token", _arrow(plan["flops_per_token"])),
         ("training FLOPs", f"{run.training_flops:.7e}"),
     ]  # fmt: skip
-    return _table([*rows, *run.study.rows(run)])
+    return [*rows, *run.study.rows(run)]
 
 
 def plan_card(plan: Plan, device: str | float, mfu: float) -> str:
@@ -65,7 +69,7 @@ def plan_card(plan: Plan, device: str | float, mfu: float) -> str:
         ("time", f"about {_duration(seconds)} on {plan.machine.devices} × {device} at MFU {mfu:g}{_again(plan)}"),
         *(("note", note) for note in [*plan.notes, *([] if fits else [_NO_ROOM.format(device)])]),
     ]  # fmt: skip
-    return run_card(plan.run) + _table(rows)
+    return f"{columns([*_run_rows(plan.run), *rows], '<')}\n"
 
 
 def _windows(number: int) -> str:
@@ -83,10 +87,6 @@ def _sharding(plan: Plan) -> str:
 def _again(plan: Plan) -> str:
     unit = plan.machine.activation_checkpointing
     return "" if unit is None else f", every {unit} run again in the backward pass"
-
-
-def _table(rows: list[tuple[str, str]]) -> str:
-    return "".join(f"{name:<19} {value}\n" for name, value in rows)
 
 
 def _cores(run: Run) -> str:

@@ -13,7 +13,7 @@ INTRODUCTION = """\
 # Configs
 
 One file is one run, complete: `python -m looplit fit --config configs/ladders/untied_grow_d08.yaml`. Every file but
-`demo.yaml` is made by the recipe command, which stands in its header; `python -m looplit recipe --write-configs configs`
+`demo.yaml` is made by the recipe command, which stands in its header; `python -m looplit recipe --write_configs configs`
 writes them all and this table of contents. `python -m looplit plan --config FILE` says what a run will do and need.
 
 | Place | Runs |
@@ -30,7 +30,7 @@ writes them all and this table of contents. `python -m looplit plan --config FIL
 The published runs use FineWeb (`--data FineWebEdu` for the other corpus; its prepared folder with `--data.folder`) on
 eight devices of 80 GB. On other machines keep the batch of 524,288 tokens (262,144 in the truncation study): set
 `--trainer.devices`, `--data.batch_size` and `--trainer.accumulate_grad_batches` so that their product with the context
-of 2,048 is that, or let the recipe do it: `python -m looplit recipe untied_grow 8 --devices 1 --micro-batch 4 --yaml`.
+of 2,048 is that, or let the recipe do it: `python -m looplit recipe untied_grow 8 --devices 1 --micro_batch 4 --yaml`.
 
 ## More runs by option
 
@@ -39,18 +39,18 @@ of 2,048 is that, or let the recipe do it: `python -m looplit recipe untied_grow
 | The study's simpler advice for new ladders: reference TPP 6, one growth fraction | `untied_grow 12 --mode simple` |
 | The reference TPP and growth fraction apart | `untied_grow 12 --tpp 6`; `untied_grow 12 --fraction 0.3` |
 | Warmdown over the whole run, or any hyperparameter | `vanilla 12 --set warmdown_ratio=1` |
-| Data-constrained, weight decay selected at K = 1, or from the grid | `loop_3 8 --data-constrained --weight-decay selected`; `--weight-decay 0.4` |
-| 250M unique tokens four times; 1B fresh tokens | `loop_3 8 --data-constrained --pool-tokens 250M --epochs 4`; `loop_3 8 --data-constrained --tokens 1B` |
-| Controls Tied and Untied Vanilla | `tied_vanilla_4 8 --data-constrained`; `untied_vanilla_4 8 --data-constrained` |
+| Data-constrained, weight decay selected at K = 1, or from the grid | `loop_3 8 --data_constrained --weight_decay selected`; `--weight_decay 0.4` |
+| 250M unique tokens four times; 1B fresh tokens | `loop_3 8 --data_constrained --pool_tokens 250M --epochs 4`; `loop_3 8 --data_constrained --tokens 1B` |
+| Controls Tied and Untied Vanilla | `tied_vanilla_4 8 --data_constrained`; `untied_vanilla_4 8 --data_constrained` |
 | Constant recipe; an exponent of its own | `vanilla 12 --constant`; `--exponent weight_decay=0.2` |
-| Output multiplier as 1/width, with and without the learning-rate rule | `vanilla 12 --mup-output`; `--mup-output --constant` |
-| Another family's hyperparameters | `operator_1 12 --hyperparameters-of vanilla` |
+| Output multiplier as 1/width, with and without the learning-rate rule | `vanilla 12 --mup_output`; `--mup_output --constant` |
+| Another family's hyperparameters | `operator_1 12 --hyperparameters_of vanilla` |
 | Width-only at executed depth 11; 1:64; fixed allocations | `untied_2 12 --shape width_only`; `--shape deep_narrow`; `--shape 2/C/3` |
 | AdamW on the matrices (the learning rate is ours, the study prints none) | `untied_2 8 --optimizer adamw --tpp 8` |
 | Other growth targets; staged growth | `untied_2 8 --growth 6:0.3`; `untied_2 8 --growth 4:0.4 --growth 6:0.1` |
 | A budget in place of the depth | `untied_grow --flops 1e20`; `--tokens 10B`; `--parameters 1B` |
-| A loop setting (T, B), another budget or boundary, the study's vocabulary | `truncated_loop --passes 8 --trained-passes 2 --tokens 4B`; `--boundary inject`; `--vocabulary 32768` |
-| No injection before the coda; norm or injection only | `untied_2 8 --coda-boundary norm`; `--boundary norm --coda-boundary norm` |
+| A loop setting (T, B), another budget or boundary, the study's vocabulary | `truncated_loop --passes 8 --trained_passes 2 --tokens 4B`; `--boundary inject`; `--vocabulary 32768` |
+| No injection before the coda; norm or injection only | `untied_2 8 --coda_boundary norm`; `--boundary norm --coda_boundary norm` |
 
 With `--json` the command prints the run as JSON, with `--yaml` its config file, else a card.
 

@@ -39,12 +39,12 @@ DATA_CONSTRAINED_PASSES = {
 TABLE_4 = {
     "deep_vanilla": ("deep_vanilla 8", "Deep Vanilla"),
     "loop_2": ("loop_2 8", "Loop-2"),
-    "loop_2_no_coda_injection": ("loop_2 8 --coda-boundary norm", "Loop-2 without injection before the coda"),
+    "loop_2_no_coda_injection": ("loop_2 8 --coda_boundary norm", "Loop-2 without injection before the coda"),
     "untied_2": ("untied_2 8", "Untied-2"),
-    "untied_2_no_coda_injection": ("untied_2 8 --coda-boundary norm", "Untied-2 without injection before the coda"),
-    "deep_vanilla_norm": ("deep_vanilla 8 --boundary norm --coda-boundary norm", "Deep Vanilla with norms only"),
+    "untied_2_no_coda_injection": ("untied_2 8 --coda_boundary norm", "Untied-2 without injection before the coda"),
+    "deep_vanilla_norm": ("deep_vanilla 8 --boundary norm --coda_boundary norm", "Deep Vanilla with norms only"),
     "deep_vanilla_injection": (
-        "deep_vanilla 8 --boundary inject --coda-boundary inject", "Deep Vanilla with injection only"
+        "deep_vanilla 8 --boundary inject --coda_boundary inject", "Deep Vanilla with injection only"
     ),
 }  # fmt: skip
 # Heading in the table of contents → folder.
@@ -98,7 +98,7 @@ def _data_constrained() -> list[Published]:
         for passes in cells:
             family = "operator_1" if passes == 1 else f"loop_{passes}"
             stem = f"data_constrained_d{depth:02}_k{passes:02}"
-            runs.append(_run(group, stem, f"{family} {depth} --data-constrained", claim))
+            runs.append(_run(group, stem, f"{family} {depth} --data_constrained", claim))
     return runs
 
 
@@ -112,7 +112,7 @@ def _table_4() -> list[Published]:
 
 
 def _random_recurrence() -> list[Published]:
-    group, options = "Random recurrence", "--random-passes 2,3,4,5,6 --evaluate-at 4"
+    group, options = "Random recurrence", "--random_passes 2,3,4,5,6 --evaluate_at 4"
     claim = "Passes drawn at random cost little and keep extra passes at test time harmless."
     return [
         _run(group, f"random_recurrence_d{depth:02}", f"loop_grow {depth} {options}", claim)
@@ -126,7 +126,7 @@ def _truncation() -> list[Published]:
         _run(
             "Truncation study",
             setting_stem(width, passes, trained),
-            f"{TRUNCATED_LOOP.name} --passes {passes} --trained-passes {trained} --width {width}",
+            f"{TRUNCATED_LOOP.name} --passes {passes} --trained_passes {trained} --width {width}",
             _truncation_claim(passes, trained),
         )
         for width in WIDTHS

@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 
-from looplit.errors import require
+from looplit.plots.files import require_figure_name
 
 COLUMN_IN = 3.4
 """Width of a text column in inches."""
@@ -124,7 +124,7 @@ def save(figure: Figure, *paths: str | Path) -> None:
         InputError: A suffix is not one of .svg, .png and .pdf.
     """
     for path in map(Path, paths):
-        require(path.suffix in (".svg", ".png", ".pdf"), "path", str(path), "must end in .svg, .png or .pdf")
+        require_figure_name("path", path)
         path.parent.mkdir(parents=True, exist_ok=True)
         with matplotlib.rc_context(_SETTINGS):
             figure.savefig(path, dpi=200, metadata={"Date": None} if path.suffix == ".svg" else None)

@@ -25,8 +25,8 @@ import looplit
 from looplit.__main__ import main
 from looplit.checkpoints.index import read_index
 from looplit.checkpoints.reading import read_file, read_folder, read_tensors
-from looplit.commands.consolidate import consolidate
 from looplit.errors import InputError
+from looplit.strategies.consolidation import consolidate
 
 TRAINING = ("fit", "validate", "test", "predict")
 MEASURING = ("evaluate", "lens", "passes")
@@ -200,7 +200,7 @@ def test_a_setting_of_the_optimizer_runs_nothing(refused: Refused, honest: Hones
 @pytest.mark.parametrize("plant", [in_index, in_meta, in_shard, in_setting, in_tensor])
 def test_consolidate_runs_nothing(refused: Refused, honest: Honest, marker: Path, plant: Plant) -> None:
     path = plant(honest, marker)
-    assert refused("consolidate", path, "out.ckpt") == f"looplit: error: DIR = '{path}': {ASKED}"
+    assert refused("consolidate", path, "out.ckpt") == f"looplit: error: ckpt_path = '{path}': {ASKED}"
     assert not marker.with_name("out.ckpt").exists()
 
 

@@ -14,8 +14,8 @@ from torch.distributed import checkpoint as dcp
 
 from looplit.checkpoints.reading import read_folder
 from looplit.checkpoints.saving import WholeFileIO, discard, put_in_place
-from looplit.commands.consolidate import consolidate
 from looplit.errors import InputError
+from looplit.strategies.consolidation import consolidate
 
 
 class Killed(BaseException):
@@ -133,6 +133,6 @@ def truncated(path: Path) -> None:
 def test_a_broken_folder_is_named(sharded: Path, name: str, broken: Callable[[Path], None], said: str) -> None:
     (file,) = sharded.glob(name)
     broken(file)
-    with pytest.raises(InputError, match=rf"^DIR = '.*sharded': {said}") as error:
+    with pytest.raises(InputError, match=rf"^ckpt_path = '.*sharded': {said}") as error:
         consolidate(sharded)
     assert "\n" not in str(error.value)

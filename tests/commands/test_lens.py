@@ -19,7 +19,8 @@ import looplit
 from looplit.__main__ import main
 from looplit.callbacks import ModelGrowth
 from looplit.commands.evaluate import evaluate_main
-from looplit.commands.lens import lens_main, passes_main
+from looplit.commands.lens import lens_main
+from looplit.commands.passes import passes_main
 from looplit.data import Source, load_tokenizer, prepare_corpus
 from looplit.data.sources import Shards, texts_shard
 from looplit.errors import InputError
@@ -103,7 +104,7 @@ def test_the_lens_of_a_run_on_its_own_data(runs: dict[str, Path], tmp_path: Path
 def test_a_ladder_of_checkpoints(runs: dict[str, Path], tmp_path: Path, said: Any) -> None:
     pytest.importorskip("matplotlib")
     out, plot = tmp_path / "ladder.json", tmp_path / "ladder.svg"
-    lines = said(lens_main, "--ckpt_path", runs["LoopGrow"], runs["Untied"], "--data", runs["corpus"], "--tokens", 64,
+    lines = said(lens_main, "--ckpt_path", runs["LoopGrow"], runs["Untied"], "--folder", runs["corpus"], "--tokens", 64,
                  "--threshold", 0.5, "--json", out, "--plot", plot)  # fmt: skip
     rows = json.loads(out.read_text())
     assert [row["family"] for row in rows] == ["loop_grow", "untied_2"]
@@ -115,8 +116,10 @@ def test_a_ladder_of_checkpoints(runs: dict[str, Path], tmp_path: Path, said: An
 
 def test_loss_at_other_passes(runs: dict[str, Path], tmp_path: Path, said: Any) -> None:
     out = tmp_path / "passes.json"
-    lines = said(passes_main, "--ckpt_path", runs["LoopGrow"], "--passes", "1,8", "--tokens", 300, "--json", out)
+    options = ["--ckpt-path", runs["LoopGrow"], "--passes", "1,8", "--tokens", 300, "--out", out]
+    lines = said(passes_main, *options)
     result = json.loads(out.read_text())
+    assert json.loads("\n".join(said(passes_main, *options, "--json"))) == result
     assert [row["passes"] for row in result["losses"]] == [1, 4, 8]
     assert result["losses"][1]["excess"] == 0
     assert lines[0].endswith("loop_grow trained at 4 passes, 288 tokens")
@@ -130,19 +133,19 @@ def test_loss_at_other_passes(runs: dict[str, Path], tmp_path: Path, said: Any) 
         (lens_main, ["--ckpt_path", "none.ckpt"], "ckpt_path = 'none.ckpt': there is no such checkpoint file"),
         (lens_main, ["--ckpt_path", "LoopGrow", "--threshold", "-1"], "--threshold: '-1' is not a number from 0 up"),
         (lens_main, ["--ckpt_path", "LoopGrow", "--threshold", "x"], "--threshold: 'x' is not a number from 0 up"),
-        (lens_main, ["--ckpt_path", "LoopGrow", "--json", "/proc/foo/x.json"], "json = '/proc/foo/x.json': its folder"),
+        (lens_main, ["--ckpt_path", "LoopGrow", "--out", "/proc/foo/x.json"], "out = '/proc/foo/x.json': its folder"),
         (lens_main, ["--ckpt_path", "LoopGrow.yaml"], "ckpt_path = .*LoopGrow.yaml': not a readable checkpoint"),
         (lens_main, ["--ckpt_path", "LoopGrow", "--direction", "up"], "direction: invalid choice: 'up'"),
         (lens_main, ["--ckpt_path", "LoopGrow", "--tokens", "0"], "--tokens: '0' is not a positive number"),
         (lens_main, ["--ckpt_path", "LoopGrow", "--plot", "a.gif"], r"plot = 'a.gif': must end in"),
-        (lens_main, ["--ckpt_path", "LoopGrow", "--data", "nowhere"], "data = 'nowhere': has no corpus.json"),
+        (lens_main, ["--ckpt_path", "LoopGrow", "--data", "nowhere"], "folder = 'nowhere': has no corpus.json"),
         (
             lens_main,
             ["--ckpt_path", "LoopGrow", "--data", "other"],
             "holds ids of a tokenizer with 258; .* bytes, has 257",
         ),
         (lens_main, ["--ckpt_path", "LoopGrow", "--device", "abacus"], "device = 'abacus'"),
-        (lens_main, ["--ckpt_path", "LoopGrow", "--json", "corpus"], "json = .*: a folder; name a file"),
+        (lens_main, ["--ckpt_path", "LoopGrow", "--out", "corpus"], "out = .*: a folder; name a file"),
         (lens_main, ["--ckpt_path", "corpus"], "a folder; make one file of a sharded checkpoint"),
         (
             passes_main,
@@ -188,7 +191,7 @@ def test_a_checkpoint_without_its_run_needs_data(runs: dict[str, Path], tmp_path
     alone = tmp_path / "a" / "b" / "alone.ckpt"
     alone.parent.mkdir(parents=True)
     alone.write_bytes(runs["Untied"].read_bytes())
-    with pytest.raises(InputError, match=r"data = None: there is no config.yaml of its run"):
+    with pytest.raises(InputError, match=r"folder = None: there is no config.yaml of its run"):
         lens_main(["--ckpt_path", str(alone)])
     (tmp_path / "a" / "config.yaml").write_text("data:\n  class_path: NoSuchData\n")
     with pytest.raises(InputError, match="data = 'NoSuchData' in .*: cannot be built"):

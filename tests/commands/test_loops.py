@@ -83,6 +83,16 @@ def test_every_answer_says_its_law_units_and_what_was_held(
     assert "N_rec/N = 0.6" in text.splitlines()[-1]
 
 
+def test_letters_of_the_study_stand_for_the_words(capsys: pytest.CaptureFixture[str]) -> None:
+    for letters, words in (
+        (("--T", "8", "--B", "2", "--nrec", "0.6"),
+         ("worth", "--passes", "8", "--trained-passes", "2", "--recurrent_share", "0.6")),
+        (("optimum", "--n", "240M", "--compute", "1e20", "--T", "8"),
+         ("optimum", "--parameters", "240M", "--flops", "1e20", "--passes", "8")),
+    ):  # fmt: skip
+        assert answer(capsys, *letters) == answer(capsys, *words)
+
+
 def test_one_pass_is_no_passes(capsys: pytest.CaptureFixture[str]) -> None:
     assert answer(capsys, "--T", "1", "--B", "1")[1].startswith("(1, 1): 1 pass, the last 1 trained")
 
@@ -200,23 +210,23 @@ def test_models_of_one_width_meet_at_equal_compute(
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (["--T", "2", "--B", "3"], "B = 3: must be from 1 to T = 2"),
-        (["--T", "2", "--B", "0"], "B = 0: must be from 1 to T = 2"),
-        (["--T", "0", "--B", "0"], "T = 0: must be at least 1"),
-        (["--T", "2"], "required: --B"),
+        (["--T", "2", "--B", "3"], "trained_passes = 3: must be from 1 to passes = 2"),
+        (["--T", "2", "--B", "0"], "trained_passes = 0: must be from 1 to passes = 2"),
+        (["--T", "0", "--B", "0"], "passes = 0: must be at least 1"),
+        (["--T", "2"], "required: --trained_passes"),
         (["--T", "2", "--B", "2", "--nrec", "2"], "nrec = 2.0"),
         (["--T", "2", "--B", "2", "--law", "none.json"], "no such file"),
         (["optimum"], "say what is given"),
         (["optimum", "--units", "12", "--T", "4"], "excludes"),
-        (["optimum", "--T", "8", "--plot", "a.svg"], "needs --n"),
-        (["optimum", "--T", "0"], "T = 0"),
+        (["optimum", "--T", "8", "--plot", "a.svg"], "needs --parameters"),
+        (["optimum", "--T", "0"], "passes = 0"),
         (["optimum", "--n", "many"], "is not a positive number"),
         (["frontier", "--plot", "a.gif"], "must end in"),
         (["fit", "none"], "no such file or folder"),
         (["fit", "none", "--bootstrap", "-3"], "bootstrap"),
-        (["optimum", "--T", "10000000000000"], "T = 10000000000000: must be at most 10000"),
-        (["--T", "2000000", "--B", "2"], "T = 2000000: must be at most 10000"),
-        (["bogus"], "loops = 'bogus': must be one of optimum, frontier, fit"),
+        (["optimum", "--T", "10000000000000"], "passes = 10000000000000: must be at most 10000"),
+        (["--T", "2000000", "--B", "2"], "passes = 2000000: must be at most 10000"),
+        (["bogus"], "loops = 'bogus': must be one of worth, optimum, frontier, fit"),
     ],
 )
 def test_wrong_input_is_one_line(argv: list[str], message: str) -> None:

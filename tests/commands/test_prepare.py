@@ -79,7 +79,7 @@ def test_resume_is_an_option(texts: Path, tmp_path: Path) -> None:
     [
         (["nowhere"], "source = 'nowhere': must be fineweb, fineweb-edu, standard-library, a file, a folder, or"),
         (["fineweb", "--column", "body"], "--column: is not for the source fineweb"),
-        (["standard-library", "--val-tokens", "1M"], "--val-tokens: is not for the source standard-library"),
+        (["standard-library", "--val_tokens", "1M"], "--val_tokens: is not for the source standard-library"),
         (["standard-library", "--offline"], "--offline: is not for the source standard-library"),
         ([__file__, "--revision", "main"], "--revision: is not for the source "),
         (["fineweb", "--tokens", "many"], "'many' is not a positive number"),
@@ -93,7 +93,7 @@ def test_resume_is_an_option(texts: Path, tmp_path: Path) -> None:
             r"tokens = 10: must be at least one block, context \+ 1 =",
         ),
         (
-            ["a/b", "--tokenizer", "bytes", "--val-tokens", "10"],
+            ["a/b", "--tokenizer", "bytes", "--val_tokens", "10"],
             r"val_tokens = 10: must be at least one block, context",
         ),
         (["fineweb", "--folder", "s3://b/x"], "folder = 's3://b/x': a corpus is prepared in a local folder; copy"),

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from looplit.accounting.flops import loop_cost, once_parameters, recurrent_parameters
-from looplit.commands.recipe import config_of, plan_main, recipe_main
+from looplit.commands.plan import plan_main
+from looplit.commands.recipe import config_of, recipe_main
 from looplit.planning.config_files import read_configs
 from looplit.planning.contents import config_files
 from looplit.planning.plan import plan_config
@@ -27,7 +28,7 @@ GENERATED = [run.name for run in published_runs()]
 
 def test_committed_files_are_what_the_recipe_command_makes():
     for name, text in config_files(config_of).items():
-        assert (FOLDER / name).read_text(encoding="utf-8") == text, f"{name}: run recipe --write-configs configs"
+        assert (FOLDER / name).read_text(encoding="utf-8") == text, f"{name}: run recipe --write_configs configs"
 
 
 def test_no_file_is_left_over_and_two_are_at_the_top():
@@ -147,9 +148,9 @@ def test_modules_build_what_ablations_say():
     from looplit.commands.recipe import recipe_parser, run_of_args
 
     for options in (
-        "untied_2 8 --growth 4:0.4 --growth 6:0.1", "vanilla 12 --constant --mup-output", "untied_vanilla_3 9",
-        "operator_1 12 --hyperparameters-of vanilla", "operator_1 13 --shape deep_narrow", "vanilla 8 --tokens 1B",
-        "untied_2 12 --shape width_only", "loop_3 8 --boundary inject", "loop_6 9 --data-constrained",
+        "untied_2 8 --growth 4:0.4 --growth 6:0.1", "vanilla 12 --constant --mup_output", "untied_vanilla_3 9",
+        "operator_1 12 --hyperparameters_of vanilla", "operator_1 13 --shape deep_narrow", "vanilla 8 --tokens 1B",
+        "untied_2 12 --shape width_only", "loop_3 8 --boundary inject", "loop_6 9 --data_constrained",
     ):  # fmt: skip
         run = run_of_args(recipe_parser().parse_args(options.split()))
         with torch.device("meta"):

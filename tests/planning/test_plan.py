@@ -14,7 +14,7 @@ import yaml
 
 from looplit.accounting.flops import flops_per_token, initial_parameters, stored_parameters
 from looplit.accounting.recurrence import RandomPasses
-from looplit.commands.recipe import plan_main
+from looplit.commands.plan import plan_main
 from looplit.errors import InputError
 from looplit.planning.config_files import parse_value, read_configs
 from looplit.planning.plan import plan_config
@@ -389,7 +389,7 @@ def test_plan_command_prints_card_and_json(tmp_path: Path, capsys):
 def test_plan_needs_no_torch(tmp_path: Path):
     (tmp_path / "run.yaml").write_text(yaml.safe_dump(_config()))
     code = (
-        "import sys; from looplit.commands.recipe import plan_main; plan_main(['--config', sys.argv[1]]);"
+        "import sys; from looplit.commands.plan import plan_main; plan_main(['--config', sys.argv[1]]);"
         "assert not {'torch', 'lightning', 'numpy'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code, tmp_path / "run.yaml"], check=True, capture_output=True)

@@ -132,7 +132,7 @@ def test_module_arguments_say_only_what_the_setting_does_not():
 
 
 def test_json_says_both_counts(capsys):
-    argv = ["truncated_loop", "--passes", "8", "--trained-passes", "2", "--vocabulary", "32768", "--json"]
+    argv = ["truncated_loop", "--passes", "8", "--trained_passes", "2", "--vocabulary", "32768", "--json"]
     assert recipe_main(argv) == 0
     answer = json.loads(capsys.readouterr().out)
     run = truncated_run(8, 2, vocabulary=32_768)
@@ -151,7 +151,7 @@ def test_the_card_names_what_matters(capsys):
 
 
 def test_other_machines_keep_the_batch():
-    argv = ["truncated_loop", "--passes", "2", "--devices", "1", "--micro-batch", "4"]
+    argv = ["truncated_loop", "--passes", "2", "--devices", "1", "--micro_batch", "4"]
     config = parse_value(config_of(argv))
     assert config["trainer"]["accumulate_grad_batches"] == 32
     assert plan_config(config).run == run_of_args(parse_recipe(argv))
@@ -164,8 +164,8 @@ def test_other_machines_keep_the_batch():
     ("argv", "line"),
     [
         ("truncated_loop", "required: --passes"),
-        ("truncated_loop --passes 4 --trained-passes 5", "trained_passes = 5: the gradient goes through 1 to all 4"),
-        ("truncated_loop --passes 4 --trained-passes 0", "trained_passes = 0"),
+        ("truncated_loop --passes 4 --trained_passes 5", "trained_passes = 5: the gradient goes through 1 to all 4"),
+        ("truncated_loop --passes 4 --trained_passes 0", "trained_passes = 0"),
         ("truncated_loop 8 --passes 4", "unrecognized arguments: 8"),
         ("truncated_loop --passes 4 --boundary add", "boundary = 'add'"),
         ("truncated_loop --passes 4 --mlp relu", "mlp = 'relu'"),
@@ -180,7 +180,7 @@ def test_other_machines_keep_the_batch():
         ("truncated_loop --passes 4 --set learning_rate", "set = 'learning_rate': must be NAME=VALUE"),
         ("loop_2 8 --exponent learning_rate=abc", "exponent = 'learning_rate=abc': must give a number"),
         ("truncated_loop --passes 4 --tokens 10", "tokens = 10: must be at least one batch"),
-        ("truncated_loop --passes 4 --batch-tokens 1000", "batch_tokens = 1000"),
+        ("truncated_loop --passes 4 --batch_tokens 1000", "batch_tokens = 1000"),
         ("loop_2 8 --boundary linear", "boundary = 'linear': the growth study's recipe has no settings"),
     ],
 )

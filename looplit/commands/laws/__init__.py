@@ -1,1 +1,1 @@
-"""One module per subcommand of `python -m looplit laws`: its arguments, its analysis, its table and its figure."""
+"""One module per subcommand of `python -m looplit laws`: its options, the call of the library, and its figure."""

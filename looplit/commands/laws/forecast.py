@@ -3,177 +3,40 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from looplit.commands.arguments import quantity
-from looplit.commands.laws.base import (
-    Answer,
-    bootstrap_arguments,
-    chosen_runs,
-    common_arguments,
-    described,
-    series_rungs,
-    shown,
-    shown_interval,
-    table,
-)
-from looplit.errors import require
-from looplit.laws.fit import LEVEL
-from looplit.laws.forecast import GPT3_CORE, CoreForecast, fit_forecast, task_points
-from looplit.laws.results import Result, split_held_out
-from looplit.results import resolved, unit_of
+from looplit.commands.output import output_options, show
+from looplit.commands.run_options import bootstrap_options, inputs, run_options
+from looplit.laws.answers.forecast import forecast_answer
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+INPUTS = "RUNS"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Arguments of `laws forecast`."""
-    common_arguments(parser)
-    parser.add_argument(
-        "--series", type=resolved, default="family", help="column that tells the series apart: family, corpus …"
+    """Options of `laws forecast`."""
+    run_options(parser)
+    group = parser.add_argument_group("forecast")
+    group.add_argument("--series", default="family", metavar="COLUMN", help="tells the series apart: corpus …")
+    group.add_argument("--at", type=quantity, nargs="+", default=[], metavar="C", help="forecast CORE at these FLOPs")
+    group.add_argument("--target", type=quantity, nargs="+", default=[], metavar="CORE",
+                       help="compute that these scores need, beside those of GPT-3")  # fmt: skip
+    group.add_argument(
+        "--tasks", nargs="+", metavar="TASK", help="that carry the forecast (default the study's filter)"
     )
-    parser.add_argument("--at", type=quantity, nargs="+", default=[], metavar="C", help="forecast CORE at these FLOPs")
-    parser.add_argument("--target", type=quantity, nargs="+", default=[], metavar="CORE",
-                        help="compute that these scores need, beside those of GPT-3")  # fmt: skip
-    parser.add_argument("--tasks", nargs="+", help="tasks that carry the forecast (default: the study's filter)")
-    parser.add_argument("--held_out", nargs="+", default=[], metavar="FAMILY:DEPTH",
-                        help="runs to leave out of the calibration and to show against the forecast")  # fmt: skip
-    bootstrap_arguments(parser)
+    group.add_argument("--held_out", nargs="+", default=[], metavar="FAMILY:DEPTH",
+                       help="runs to leave out of the calibration and to show against the forecast")  # fmt: skip
+    bootstrap_options(parser)
+    output_options(parser, "CORE against compute, and the tasks' sigmoids")
 
 
-def answer(args: argparse.Namespace) -> Answer:
-    """The pipeline fitted on all evaluated runs, and what it forecasts."""
-    runs, kept_out = split_held_out(chosen_runs(args, "training_flops", "core_metric"), args.held_out)
-    points = {name: task_points(rungs) for name, rungs in series_rungs(runs, kept_out, args.series).items()}
-    fitted = fit_forecast(points, args.tasks, bootstrap=args.bootstrap, seed=args.seed, progress=True)
-    scores = GPT3_CORE | {f"target {score:g}": score for score in args.target}
-    held = [_against(fitted, run, args.series) for run in kept_out]
-    payload = {
-        "series": args.series,
-        "compute": {"column": "training_flops", "unit": unit_of("training_flops")},
-        "core": {"column": "core_metric", "unit": unit_of("core_metric")},
-        "bootstrap": {"draws": args.bootstrap, "seed": args.seed, "level": LEVEL},
-        "tasks": list(fitted.accuracy),
-        "fits": fitted.to_dict(draws=False),
-        "at": [_at(fitted, name, spend) for spend in args.at for name in points],
-        "needed": {
-            name: {"core": scores[name], "compute": needed}
-            | {"interval": {one: _needed_interval(fitted, one, scores[name]) for one in needed}}
-            | {"extrapolated": {one: _beyond(fitted, one, spend) for one, spend in needed.items() if spend}}
-            for name, needed in fitted.crossings(scores).items()
-        },
-        "held_out": held,
-    }  # fmt: skip
+def run(args: argparse.Namespace) -> int:
+    """Shows the forecast."""
+    found = forecast_answer(**inputs(args))
 
-    def draw() -> Figure:
+    def draw() -> Any:
         from looplit.plots.tasks import forecast_figure
 
-        return forecast_figure(fitted, points, kept_out, args.series)
+        return forecast_figure(found.fitted, found.points, found.held_out, found.series)
 
-    return Answer(payload, _text(payload, fitted), draw)
-
-
-def _interval(fitted: CoreForecast, series: str, compute: float) -> list[float] | None:
-    return [float(end) for end in fitted.interval(series, compute)] if fitted.drawn else None
-
-
-def _needed_interval(fitted: CoreForecast, series: str, score: float) -> list[float | None] | None:
-    """Interval of the compute for a score, an end that lies nowhere as None."""
-    if not fitted.drawn:
-        return None
-    return [end if 0 < end < float("inf") else None for end in fitted.compute_interval(series, score)]
-
-
-def _beyond(fitted: CoreForecast, series: str, compute: float) -> bool:
-    """Whether the forecast at `compute` lies outside the series' measured ladder."""
-    measured = next(iter(fitted.nll[series].values())).columns["compute"]
-    return not min(measured) <= compute <= max(measured)
-
-
-def _at(fitted: CoreForecast, series: str, compute: float) -> dict[str, Any]:
-    return {
-        "series": series,
-        "compute": compute,
-        "core": float(fitted.score(series, compute)),
-        "interval": _interval(fitted, series, compute),
-        "extrapolated": _beyond(fitted, series, compute),
-    }
-
-
-def _against(fitted: CoreForecast, run: Result, series: str) -> dict[str, Any]:
-    name = run.labels.get(series, "")
-    require(name in fitted.nll, "held_out", run.name, f"its {series} {name!r} has no other run to forecast from")
-    compute, observed = run.values["training_flops"], run.values["core_metric"]
-    predicted = float(fitted.score(name, compute))
-    return {
-        "run": run.name,
-        "compute": compute,
-        "observed": observed,
-        "spread_over_seeds": run.values.get("core_metric_std"),
-        "forecast": predicted,
-        "error": observed - predicted,
-        "interval": _interval(fitted, name, compute),
-    }
-
-
-def _text(payload: Mapping[str, Any], fitted: CoreForecast) -> str:
-    series = list(fitted.nll)
-    task = payload["tasks"][0]
-    parts = [
-        f"CORE from {len(payload['tasks'])} tasks: compute → answer NLL → centered accuracy → CORE",
-        f"for each series and task, {task} of {series[0]} for example:",
-        described(fitted.nll[series[0]][task]),
-        f"for each task, {task} for example:",
-        described(fitted.accuracy[task]),
-        f"from the tasks to CORE, r = {fitted.conversion['r']:.4f}:",
-        described(fitted.conversion),
-        *_warned(payload["fits"]),
-        "",
-        "Training FLOPs that a CORE score needs (* outside the measured ladder, – where the forecast never reaches it; "
-        f"in brackets {payload['bootstrap']['level']:.0%} intervals, with --bootstrap)",
-        _needed_table(payload["needed"], series),
-    ]
-    if payload["at"]:
-        rows = [
-            [f"{entry['series']} at {entry['compute']:.3g}{'*' if entry['extrapolated'] else ''}",
-             f"{entry['core']:.4f}", shown_interval(entry["interval"], ".4f")]
-            for entry in payload["at"]
-        ]  # fmt: skip
-        parts += ["", "Forecast (* outside the measured ladder)", table(["series", "CORE", "90 %"], rows)]
-    if payload["held_out"]:
-        rows = [[run["run"], f"{run['observed']:.4f}", shown(run["spread_over_seeds"], ".4f"),
-                 f"{run['forecast']:.4f}", f"{run['error']:+.4f}", shown_interval(run["interval"], ".4f")]
-                for run in payload["held_out"]]  # fmt: skip
-        headers = ["run", "observed", "± seeds", "forecast", "error", "90 % of forecast"]
-        parts += ["", "Held out of every fit", table(headers, rows)]
-    return "\n".join(parts)
-
-
-def _warned(fits: Mapping[str, Any]) -> list[str]:
-    """Warnings of the task fits, one line per law."""
-    named = [(f"{series}, {task}", fit) for series, laws in fits["nll"].items() for task, fit in laws.items()]
-    named += [(f"sigmoid of {task}", fit) for task, fit in fits["accuracy"].items()]
-    return [f"warning: {name}: {'; '.join(fit['warnings'])}" for name, fit in named if fit["warnings"]]
-
-
-def _ends(interval: Sequence[float | None]) -> str:
-    return f"[{', '.join(shown(end, '.3g') for end in interval)}]"
-
-
-def _needed_table(needed: Mapping[str, Any], series: Sequence[str]) -> str:
-    headers = ["score", "CORE", *series, *(f"{series[0]} / {other}" for other in series[1:])]
-    rows = []
-    for name, entry in needed.items():
-        spends = [entry["compute"][one] for one in series]
-        stars = ["*" * entry["extrapolated"].get(one, False) for one in series]
-        cells = [shown(spend, ".3g") + star for spend, star in zip(spends, stars, strict=True)]
-        if any(entry["interval"].values()):
-            cells = [f"{cell} {_ends(entry['interval'][one])}" for cell, one in zip(cells, series, strict=True)]
-        ratios = [
-            shown(spends[0] / spend, ".3g") + (stars[0] or star) if spends[0] and spend else shown(None)
-            for spend, star in zip(spends[1:], stars[1:], strict=True)
-        ]
-        rows.append([name, f"{entry['core']:.3f}", *cells, *ratios])
-    return table(headers, rows)
+    return show(args, found, draw)

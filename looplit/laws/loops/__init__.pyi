@@ -1,3 +1,4 @@
+from .fit_answer import fit_answer as fit_answer
 from .law import NREC as NREC
 from .law import PUBLISHED as PUBLISHED
 from .law import LoopLaw as LoopLaw
@@ -25,3 +26,6 @@ from .optimum import full_backpropagation as full_backpropagation
 from .optimum import switch_points as switch_points
 from .optimum import tokens_for as tokens_for
 from .optimum import worth as worth
+from .optimum_answer import optimum_answer as optimum_answer
+from .worth_answer import frontier_answer as frontier_answer
+from .worth_answer import worth_answer as worth_answer

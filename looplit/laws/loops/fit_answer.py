@@ -1,26 +1,16 @@
-"""What `loops fit` answers."""
+"""The loop law from finished runs, and what the runs say by themselves."""
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from looplit.commands.laws.base import (
-    Answer,
-    chosen_runs,
-    described,
-    method,
-    note_differing,
-    note_left_out,
-    shown,
-    shown_interval,
-    table,
-)
-from looplit.commands.loops.command import setting_fields, verdict
 from looplit.errors import InputError, require
+from looplit.laws.answers.answer import Answer
+from looplit.laws.answers.base import Runs, chosen_runs, described, method, note_differing, note_left_out
 from looplit.laws.fit import Fit
 from looplit.laws.loops.fit import LOOP_BOUNDS, fit_at_passes, fit_loops, law_of
 from looplit.laws.loops.law import COMPUTE_UNIT, LoopLaw
@@ -43,13 +33,12 @@ from looplit.laws.loops.runs import (
     runwise_g,
     sizes_without_loops,
 )
+from looplit.laws.loops.worth_answer import setting_fields, verdict
 from looplit.laws.replicates import require_recurrences
 from looplit.laws.results import having
 from looplit.laws.rows import Rows
-from looplit.results import unit_of
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from looplit.results import resolved, unit_of
+from looplit.wording import shown, shown_interval, table
 
 GRID = ("nonembedding_parameters", "tokens", "passes")
 """Columns that tell the runs of a joint fit apart, beside the trained passes of those that give them."""
@@ -57,28 +46,72 @@ GRID = ("nonembedding_parameters", "tokens", "passes")
 INTERPOLATION = "runs read by a monotone cubic of log loss in log compute, within the measurements"
 
 
-def fit_answer(args: argparse.Namespace) -> Answer:
-    """The joint law, the laws of single loop counts, g by run, and runs compared at equal compute."""
-    chosen = chosen_runs(args, args.loss)
-    runs = loop_runs(chosen, args.loss, args.nrec, args.own_flops)
+@dataclass(frozen=True)
+class LoopFitAnswer(Answer):
+    """The law and the runs.
+
+    Args:
+        fit: The joint law's.
+        law: The same, to be asked what settings are worth.
+        nrec: Median N_rec/N of the runs.
+        runwise_g: g run by run.
+        comparisons: Settings at equal compute, by size.
+    """
+
+    fit: Fit
+    law: LoopLaw
+    nrec: float
+    runwise_g: Mapping[Setting, Quartiles]
+    comparisons: Mapping[float, Comparison]
+
+
+def fit_answer(
+    runs: Runs,
+    *,
+    where: Sequence[str] = (),
+    loss: str = "final_val_loss",
+    nrec: float | None = None,
+    own_flops: bool = False,
+    budget: float | None = None,
+    hold: Mapping[str, float] | None = None,
+    bootstrap: int = 0,
+    seed: int = 0,
+) -> LoopFitAnswer:
+    """The joint law, the laws of single loop counts, g by run, and runs compared at equal compute.
+
+    Args:
+        runs: Finished runs, or where they lie.
+        where: Conditions, as in `chosen_runs`.
+        loss: Column of the loss.
+        nrec: N_rec/N of every run, by default each run's own.
+        own_flops: Compare runs at equal training_flops, as they report it, in place of the law's 6·N_comp·D.
+        budget: FLOPs at which to read compute-optimal sizes.
+        hold: Coefficients of `LOOP_BOUNDS` to hold.
+        bootstrap: Resamples behind the intervals.
+        seed: Of the resampling.
+
+    Raises:
+        InputError: The runs do not identify the law, or lack what is asked for.
+    """
+    chosen = chosen_runs(runs, where, resolved(loss), resolved(loss))
+    found = loop_runs(chosen, resolved(loss), nrec, own_flops)
     note_differing(require_recurrences(having(chosen, *GRID), (*GRID, "trained_passes")), ("passes",))
-    hold, rows = _held(args.hold), rows_of(runs)
-    units = {"output": unit_of(args.loss)}
-    fit = fit_loops(rows, hold=hold, units=units, bootstrap=args.bootstrap, seed=args.seed, progress=True)
-    if args.save:
-        fit.save(args.save)
-    law, nrec = law_of(fit), float(np.median([run.nrec for run in runs]))
-    single = _single_laws(rows, hold, units)
-    g = runwise_g(runs, law)
-    comparisons = _comparisons(runs)
-    missing = None if comparisons else _why_no_comparison(runs)
-    sizes = optimal_sizes(runs, args.budget, units["output"]) if args.budget else {}
-    compute_unit = "training FLOPs, as each run reports" if args.own_flops else COMPUTE_UNIT
+    hold, rows = hold or {}, rows_of(found)
+    for name in hold:
+        require(name in LOOP_BOUNDS, "hold", name, f"must name one of {', '.join(LOOP_BOUNDS)}, as in p=0.24")
+    units = {"output": unit_of(resolved(loss))}
+    fit = fit_loops(rows, hold=hold, units=units, bootstrap=bootstrap, seed=seed, progress=True)
+    law, share = law_of(fit), float(np.median([run.nrec for run in found]))
+    single, g = _single_laws(rows, hold, units), runwise_g(found, law)
+    comparisons = _comparisons(found)
+    missing = None if comparisons else _why_no_comparison(found)
+    sizes = optimal_sizes(found, budget, units["output"]) if budget else {}
+    compute_unit = "training FLOPs, as each run reports" if own_flops else COMPUTE_UNIT
     payload = {
         "fit": fit.to_dict(draws=False),
-        "nrec": nrec,
+        "nrec": share,
         "full_bptt_favoured": None if law.untold else law.criterion > 0,
-        "fixed_passes": {str(passes): _single_fields(passes, each, nrec) for passes, each in single.items()},
+        "fixed_passes": {str(passes): _single_fields(passes, each, share) for passes, each in single.items()},
         "runwise_g": [setting_fields(setting) | each._asdict() | {"law": float(law.g(*setting))}
                       for setting, each in g.items()],
         "compute": {"unit": compute_unit},
@@ -88,28 +121,10 @@ def fit_answer(args: argparse.Namespace) -> Answer:
         "optimal_sizes": [_size_fields(setting, each) for setting, each in sizes.items()],
     }  # fmt: skip
     text = "\n".join([
-        *_fit_text(fit, law), *_single_text(single, nrec), *_g_text(g, law),
-        *_comparison_text(comparisons, compute_unit, missing), *_size_text(sizes, args.budget),
+        *_fit_text(fit, law), *_single_text(single, share), *_g_text(g, law),
+        *_comparison_text(comparisons, compute_unit, missing), *_size_text(sizes, budget),
     ])  # fmt: skip
-
-    def draw() -> Figure:
-        from looplit.plots.loops import runs_figure
-
-        return runs_figure(law, nrec, g, comparisons)
-
-    return Answer(payload, text, draw)
-
-
-def _held(pairs: Sequence[str]) -> dict[str, float]:
-    held = {}
-    for pair in pairs:
-        name, _, value = pair.partition("=")
-        require(name in LOOP_BOUNDS, "hold", pair, f"must name one of {', '.join(LOOP_BOUNDS)}, as in p=0.24")
-        try:
-            held[name] = float(value)
-        except ValueError:
-            raise InputError(f"hold = {pair!r}: must give a number, as in p=0.24") from None
-    return held
+    return LoopFitAnswer(payload, text, fit, law, share, g, comparisons)
 
 
 def _single_laws(rows: Rows, hold: Mapping[str, float], units: Mapping[str, str]) -> dict[int, Fit]:

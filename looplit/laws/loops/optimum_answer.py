@@ -1,31 +1,14 @@
-"""What `loops optimum` and `loops frontier` answer, and how every subcommand is run."""
+"""The best loop setting under what is given: loop compute; passes; size; training compute."""
 
 from __future__ import annotations
 
-import argparse
-import json
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from looplit.commands.laws.base import (
-    Answer,
-    require_plot,
-    table,
-)
-from looplit.commands.loops.command import (
-    check_passes,
-    chosen_law,
-    method_fields,
-    method_line,
-    setting_fields,
-    verdict,
-    worth_fields,
-)
-from looplit.commands.loops.fit_answer import fit_answer
 from looplit.errors import InputError, require
-from looplit.laws.loops.law import LoopLaw
+from looplit.laws.answers.answer import Answer
+from looplit.laws.loops.law import NREC, PUBLISHED, LoopLaw
 from looplit.laws.loops.optimum import (
     LONGEST,
     NO_LOOPING,
@@ -33,7 +16,6 @@ from looplit.laws.loops.optimum import (
     Exponents,
     Optimum,
     Setting,
-    Worth,
     all_settings,
     asymptotic_exponents,
     best_at_size,
@@ -48,60 +30,80 @@ from looplit.laws.loops.optimum import (
     worth,
 )
 from looplit.laws.loops.runs import (
+    Comparison,
     compare,
     law_ladders,
 )
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from looplit.laws.loops.worth_answer import (
+    check_passes,
+    method_fields,
+    method_line,
+    setting_fields,
+    verdict,
+    worth_fields,
+    worth_table,
+)
+from looplit.wording import table
 
 SWITCHES = (1, 2, 4)
 """Loop counts between which switch points are given."""
 
 
-def run_subcommand(name: str, args: argparse.Namespace) -> int:
-    """Prints one subcommand's table, or its JSON, and draws its figure where one is asked for."""
-    plot = getattr(args, "plot", None)
-    if plot:
-        require_plot(plot)
-    found = {"optimum": optimum_answer, "frontier": frontier_answer, "fit": fit_answer}[name](args)
-    print(json.dumps(found.payload, indent=1, allow_nan=False) if args.json else found.text)
-    if plot:
-        from looplit.plots.style import save
+def optimum_answer(
+    *,
+    parameters: float | None = None,
+    flops: float | None = None,
+    passes: int | None = None,
+    units: float | None = None,
+    nrec: float = NREC,
+    law: LoopLaw = PUBLISHED,
+) -> Answer:
+    """The best setting under what is given, of which at least one is.
 
-        save(found.draw(), plot)
-    return 0
+    Args:
+        parameters: Non-embedding parameters N.
+        flops: Training compute, 6·N_comp·D.
+        passes: Prescribed T.
+        units: Prescribed loop compute T + 2B; excludes the others.
+        nrec: N_rec/N, the core's share of the non-embedding parameters.
+        law: By which.
 
-
-def optimum_answer(args: argparse.Namespace) -> Answer:
-    """The best setting under what is given: loop compute; passes; size; training compute."""
-    law = chosen_law(args.law)
-    given = {name: getattr(args, name) for name in ("n", "compute", "T", "units") if getattr(args, name) is not None}
-    require(bool(given), "optimum", "nothing", "say what is given: --n, --compute, --T or --units")
-    if args.T is not None:
-        check_passes(args.T)
-    require(args.plot is None or args.n is not None, "plot", args.plot, "needs --n: the figure is of one size")
-    if args.units is not None:
-        require(len(given) == 1, "units", args.units, "excludes --n, --compute and --T")
-        payload, text = _at_units(args.units, args.nrec, law)
-    elif args.n is not None:
-        payload, text = _at_size(args.n, args.compute, args.T, args.nrec, law)
-    elif args.compute is not None:
-        payload, text = _at_compute(args.compute, args.T, args.nrec, law)
+    Raises:
+        InputError: Nothing is given, or what does not go together.
+    """
+    asked = {"n": parameters, "compute": flops, "T": passes, "units": units}
+    given = {name: value for name, value in asked.items() if value is not None}
+    require(bool(given), "optimum", "nothing", "say what is given: --parameters, --flops, --passes or --units")
+    if passes is not None:
+        check_passes(passes)
+    if units is not None:
+        require(len(given) == 1, "units", units, "excludes --parameters, --flops and --passes")
+        payload, text = _at_units(units, nrec, law)
+    elif parameters is not None:
+        payload, text = _at_size(parameters, flops, passes, nrec, law)
+    elif flops is not None:
+        payload, text = _at_compute(flops, passes, nrec, law)
     else:
-        payload, text = _at_passes(args.T, args.nrec, law)
+        assert passes is not None
+        payload, text = _at_passes(passes, nrec, law)
+    payload = {"given": given | {"nrec": nrec}} | payload | {"method": method_fields(nrec, law)}
+    return Answer(payload, f"{text}\n{method_line(nrec, law)}")
 
-    def draw() -> Figure:
-        from looplit.plots.loops import comparison_figure
 
-        ends = switch_points(args.n, SWITCHES, args.nrec, law)
-        budgets = np.geomspace(ends[0] / 10, max(10 * ends[-1], args.compute or 0), 200)
-        ladders = law_ladders(args.n, budgets, STUDY_SETTINGS[:6], args.nrec, law)
-        return comparison_figure({args.n: compare(ladders, points=200)})
+def at_budgets(
+    parameters: float, flops: float | None = None, nrec: float = NREC, law: LoopLaw = PUBLISHED
+) -> Comparison:
+    """Loss minus no looping of one size by the law, from a tenth of the first switch point to ten times the last.
 
-    given["nrec"] = args.nrec
-    payload = {"given": given} | payload | {"method": method_fields(args.nrec, law)}
-    return Answer(payload, f"{text}\n{method_line(args.nrec, law)}", draw)
+    Args:
+        parameters: Non-embedding parameters N.
+        flops: A training compute that the budgets reach in any case.
+        nrec: N_rec/N, the core's share of the non-embedding parameters.
+        law: By which.
+    """
+    ends = switch_points(parameters, SWITCHES, nrec, law)
+    budgets = np.geomspace(ends[0] / 10, max(10 * ends[-1], flops or 0), 200)
+    return compare(law_ladders(parameters, budgets, STUDY_SETTINGS[:6], nrec, law), points=200)
 
 
 def _at_units(units: float, nrec: float, law: LoopLaw) -> tuple[dict[str, Any], str]:
@@ -121,7 +123,7 @@ def _at_passes(passes: int, nrec: float, law: LoopLaw) -> tuple[dict[str, Any], 
     trained = sorted({1, 2, 4, 8, 16, best, passes} & set(range(1, passes + 1)))
     found = [worth(passes, b, nrec, law) for b in trained]
     chosen = "the best B is not identified" if law.untold else f"B = {best} needs the least compute at equal loss"
-    text = f"T = {passes} given, size free: {chosen}\n{_worth_table(found)}"
+    text = f"T = {passes} given, size free: {chosen}\n{worth_table(found)}"
     fields = None if law.untold else worth_fields(worth(passes, best, nrec, law))
     return {"best": fields, "all": [worth_fields(each) for each in found]}, text
 
@@ -201,32 +203,3 @@ def optimum_fields(found: Optimum) -> dict[str, Any]:
 
 def _optimum_line(found: Optimum) -> str:
     return f"{found.setting} on {found.tokens:.4g} tokens, loss {found.loss:.4f}"
-
-
-def frontier_answer(args: argparse.Namespace) -> Answer:
-    """Parameters saved against compute needed at equal loss, every setting of the study."""
-    law = chosen_law(args.law)
-    found = [worth(*setting, args.nrec, law) for setting in STUDY_SETTINGS]
-    payload = {
-        "nrec": args.nrec,
-        "settings": [worth_fields(each) | {"parameters_saved": each.parameters_saved} for each in found],
-        "method": method_fields(args.nrec, law),
-    }
-    text = f"Beside the best model without loops at equal loss, size free; N_rec/N = {args.nrec:g}\n"
-
-    def draw() -> Figure:
-        from looplit.plots.loops import frontier_figure
-
-        return frontier_figure(law, args.nrec)
-
-    return Answer(payload, f"{text}{_worth_table(found)}\n{method_line(args.nrec, law)}", draw)
-
-
-def _worth_table(found: Iterable[Worth]) -> str:
-    rows = [
-        [str(each.setting), f"{each.units:g}", f"{each.g:.3f}", f"{each.effective_ratio:.3f}",
-         f"{each.compute_per_token:.3f}", f"{each.compute_per_effective:.3f}", f"{each.parameters_saved:.1%}"]
-        for each in found
-    ]  # fmt: skip
-    headers = ["(T, B)", "units", "g", "N_eff/N", "compute per token", "compute at equal loss", "parameters saved"]
-    return table(headers, rows)
