@@ -10,14 +10,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from looplit.model.config import BackboneConfig, MLPKind
+from looplit.model.precision import compute_dtype, rms_norm
 
-NORM_EPS = 2.0**-23  # fp32 machine epsilon; embeddings start near 0.007, where a larger eps changes the result
 ROTARY_BASE = 10_000.0
-
-
-def rms_norm(x: Tensor) -> Tensor:
-    """RMSNorm over the last dimension, without gains, in at least fp32 whatever the precision of `x`."""
-    return F.rms_norm(x.to(torch.promote_types(x.dtype, torch.float32)), x.shape[-1:], eps=NORM_EPS)
 
 
 class RMSNorm(nn.Module):
@@ -30,12 +25,6 @@ class RMSNorm(nn.Module):
     def forward(self, x_BTD: Tensor) -> Tensor:
         normed_BTD = rms_norm(x_BTD)
         return normed_BTD if self.gain is None else normed_BTD * self.gain
-
-
-def compute_dtype(weight: Tensor) -> torch.dtype:
-    """The dtype a matrix product with `weight` runs in: autocast's where it is on, else the weight's own."""
-    device = weight.device.type
-    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else weight.dtype
 
 
 def rotary_tables(head_dim: int, context: int, device: torch.device | None = None) -> tuple[Tensor, Tensor]:

@@ -55,7 +55,7 @@ class BoundaryOperator:
         Args:
             h_BTD: State after the pass before; before the first h_0.
             e_BTD: Output of the prelude.
-            **parameters: By the names of `shapes`. Products run in `looplit.model.block.compute_dtype` of the matrix.
+            **parameters: By the names of `shapes`. Products run in `looplit.model.precision.compute_dtype` of the matrix.
         """
         raise NotImplementedError(f"{type(self).__name__} gives no equation: it must define apply(h, e)")
 
@@ -130,7 +130,7 @@ class Norm(BoundaryOperator):
     mixes_first = False
 
     def apply(self, h_BTD: Tensor, e_BTD: Tensor, **parameters: Tensor) -> Tensor:
-        from looplit.model.block import rms_norm
+        from looplit.model.precision import rms_norm
 
         return rms_norm(h_BTD)
 
@@ -152,7 +152,7 @@ class NormInject(BoundaryOperator):
     mixes_first = False
 
     def apply(self, h_BTD: Tensor, e_BTD: Tensor, **parameters: Tensor) -> Tensor:
-        from looplit.model.block import rms_norm
+        from looplit.model.precision import rms_norm
 
         return rms_norm(h_BTD) + self.injection_scale * e_BTD
 
@@ -176,7 +176,7 @@ class Linear(BoundaryOperator):
     def apply(self, h_BTD: Tensor, e_BTD: Tensor, **parameters: Tensor) -> Tensor:
         import torch
 
-        from looplit.model.block import compute_dtype
+        from looplit.model.precision import compute_dtype
 
         weight = parameters["weight"]
         both = torch.cat((e_BTD, h_BTD), dim=-1).to(compute_dtype(weight))

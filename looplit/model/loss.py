@@ -13,8 +13,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
 
-from looplit.model.block import compute_dtype
 from looplit.model.config import loss_chunk_tokens
+from looplit.model.precision import compute_dtype
 
 Reduction = Literal["mean", "sum", "none"]
 

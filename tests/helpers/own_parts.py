@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Generator, Tensor
 
 from looplit.model import BoundaryOperator
-from looplit.model.block import compute_dtype, rms_norm
+from looplit.model.precision import compute_dtype, rms_norm
 from looplit.optim import Algorithm
 from looplit.optim.exchange import local
 

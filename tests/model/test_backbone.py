@@ -12,9 +12,10 @@ from torch import Tensor
 from looplit.accounting.flops import flops_per_token, stored_parameters
 from looplit.errors import InputError
 from looplit.model.backbone import Backbone, Site
-from looplit.model.block import rms_norm, rotary_tables, rotate
+from looplit.model.block import rotary_tables, rotate
 from looplit.model.config import BackboneConfig
 from looplit.model.growth import grow
+from looplit.model.precision import rms_norm
 from looplit.recipes.families import FAMILIES
 
 TOKENS = 24

@@ -25,9 +25,9 @@ from looplit.accounting.flops import (
 )
 from looplit.errors import InputError
 from looplit.model.backbone import Backbone, Site
-from looplit.model.block import rms_norm
 from looplit.model.config import BackboneConfig
 from looplit.model.growth import grow
+from looplit.model.precision import rms_norm
 from looplit.planning.resources import activation_bytes
 from looplit.recipes.truncation_study import truncated_backbone
 
