@@ -55,7 +55,7 @@ class BoundaryOperator:
         Args:
             h_BTD: State after the pass before; before the first h_0.
             e_BTD: Output of the prelude.
-            **parameters: By the names of `shapes`. Products run in `looplit.model.precision.compute_dtype` of the matrix.
+            **parameters: By the names of `shapes`. Products run in the `compute_dtype` of the matrix.
         """
         raise NotImplementedError(f"{type(self).__name__} gives no equation: it must define apply(h, e)")
 
