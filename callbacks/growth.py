@@ -15,6 +15,7 @@ from torch.utils.hooks import RemovableHandle
 from looplit.errors import InputError, require
 from looplit.model.config import check_growth
 from looplit.model.growth import Growable, grow, growable_backbone, restore_passes, save_passes
+from looplit.modules.length import trainer_steps
 from looplit.optim.schedule import REWARM_STEPS, rewarm_factor
 from looplit.scaling.recurrence import Growth, growth_step
 
@@ -175,9 +176,9 @@ class ModelGrowth(Callback):
             group["lr"] = rate
 
 
-def _planned_steps(trainer: L.Trainer, pl_module: L.LightningModule) -> int | float:
+def _planned_steps(trainer: L.Trainer, pl_module: L.LightningModule) -> float:
     """Optimizer steps of the run: a module's own plan, else what the Trainer will take (inf where it has no end)."""
-    return getattr(pl_module, "planned_steps", None) or trainer.estimated_stepping_batches
+    return getattr(pl_module, "planned_steps", None) or trainer_steps(trainer)
 
 
 def _as_list(value: Any) -> list[Any] | None:
