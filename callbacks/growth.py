@@ -14,6 +14,7 @@ from looplit.accounting.growth import GrowthRequest
 from looplit.accounting.recurrence import REWARM_STEPS, Growth
 from looplit.errors import require
 from looplit.model.growth import grow, growable_backbone, restore_passes, save_passes
+from looplit.modules.length import trainer_steps
 from looplit.optim.schedule import rewarm_factor
 
 
@@ -133,6 +134,6 @@ class ModelGrowth(Callback):
             group["lr"] = rate
 
 
-def _planned_steps(trainer: L.Trainer, pl_module: L.LightningModule) -> int | float:
+def _planned_steps(trainer: L.Trainer, pl_module: L.LightningModule) -> float:
     """Optimizer steps of the run: a module's own plan, else what the Trainer will take (inf where it has no end)."""
-    return getattr(pl_module, "planned_steps", None) or trainer.estimated_stepping_batches
+    return getattr(pl_module, "planned_steps", None) or trainer_steps(trainer)

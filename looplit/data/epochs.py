@@ -8,9 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import lightning as L
 from lightning.pytorch.loops.fit_loop import _FitLoop
 from lightning.pytorch.loops.loop import _Loop
 from lightning.pytorch.loops.progress import _ProcessedTracker, _ReadyCompletedTracker
+from lightning.pytorch.trainer.states import TrainerFn
+
+from looplit.errors import InputError
 
 if TYPE_CHECKING:
     from looplit.data.loader import ResumableLoader
@@ -26,6 +30,7 @@ def set_place(loader: ResumableLoader, loop: _FitLoop, redeal: bool = False) -> 
         loop: Of the Trainer.
         redeal: Whether an epoch is over too that was dealt to other processes or in other batches.
     """
+    _restore_early(loop.trainer)
     states = loop._combined_loader_states_to_load  # given to the loader afterwards, if Lightning finds that it resumes
     finished = _processed(loop.epoch_progress.current).processed
     if finished:
@@ -40,6 +45,34 @@ def set_place(loader: ResumableLoader, loop: _FitLoop, redeal: bool = False) -> 
         return
     loop._combined_loader_states_to_load = []
     _end_epoch(loop)
+
+
+def _restore_early(trainer: L.Trainer) -> None:
+    """A module that asks `trainer.estimated_stepping_batches` has the loader built before its loop is restored.
+
+    Lightning restores it later, and never tells a loader that is there already. So it is restored here, once.
+    """
+    connector = trainer._checkpoint_connector
+    if trainer.state.fn == TrainerFn.FITTING and "loops" in connector._loaded_checkpoint:
+        connector.restore_loops()
+        del connector._loaded_checkpoint["loops"]
+
+
+def check_place(loop: _FitLoop, resumed: bool) -> None:
+    """Of a loader that begins to give batches.
+
+    Args:
+        loop: Of the Trainer.
+        resumed: Whether the loop resumed already when the loader was built.
+
+    Raises:
+        InputError: The loader was built before the loop was restored, where the strategy reads checkpoints late.
+    """
+    if loop.is_resuming and not resumed:
+        raise InputError(
+            "trainer.estimated_stepping_batches: was asked for before this strategy reads the checkpoint, so the "
+            "resumed run would begin its data anew; count its steps from the data module's train_batches instead"
+        )
 
 
 def _end_epoch(loop: _FitLoop) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from typing import Any
 
@@ -85,6 +85,9 @@ class ResumableLoader(TokenLoader):
         identity: What decides the order of the blocks besides the loader's own settings, say the corpus. A state saved
             under another identity is refused.
         taken: Batches that are taken from an epoch before the next one begins; all by default.
+
+    Attributes:
+        begins: Called before the first batch of every epoch.
     """
 
     def __init__(
@@ -99,6 +102,7 @@ class ResumableLoader(TokenLoader):
         super().__init__(dataset, batch_size, workers)
         self.batches = batches
         self.taken = batches if taken is None else min(taken, batches)
+        self.begins: Callable[[], None] | None = None
         self.restore = False
         self.identity = {
             **identity,
@@ -118,6 +122,8 @@ class ResumableLoader(TokenLoader):
         return done
 
     def __iter__(self) -> Iterator[Tensor]:
+        if self.begins is not None:
+            self.begins()
         remaining = self.batches - (self.batches_done if self.restore else 0)
         given = 0
         for batch in islice(super().__iter__(), remaining):

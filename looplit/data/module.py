@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from looplit.data.corpus import LARGEST_SEED, MANIFEST, Corpus, open_corpus, require_block
 from looplit.data.dataset import BlockDataset, validation_share
-from looplit.data.epochs import set_place
+from looplit.data.epochs import check_place, set_place
 from looplit.data.loader import PlainBatches, ResumableLoader, TokenLoader
 from looplit.data.prepare import corpus_key, corpus_settings, prepare_corpus
 from looplit.data.remote import is_remote, user_cache_folder
@@ -149,6 +150,15 @@ class TokenData(LightningDataModule):
         """Blocks to validate on, all processes together."""
         return min(self.val_tokens // self.corpus.block, self.corpus.splits["validation"].blocks)
 
+    @property
+    def train_batches(self) -> int:
+        """Training batches after which one process begins its next epoch; no loader is built to know them.
+
+        The Trainer's `limit_train_batches` is a number or a share.
+        """
+        batches, limit = self._epoch_batches(), self.trainer.limit_train_batches if self.trainer else 1.0
+        return min(limit, batches) if isinstance(limit, int) else int(batches * limit)
+
     def train_dataloader(self) -> ResumableLoader:
         """Training batches of one process: as many on every process, in whole accumulation windows."""
         # Built here and not in setup: only now does LitData see the processes of a distributed run.
@@ -156,27 +166,29 @@ class TokenData(LightningDataModule):
             self.corpus, "train", shuffle=True, seed=self.seed, blocks=slice(0, self.train_blocks),
             verify=self.verify, recut=self.recut,
         )  # fmt: skip
-        accumulation = self.trainer.accumulate_grad_batches if self.trainer else 1
-        step_blocks = self.batch_size * accumulation * dataset.distributed_env.world_size
-        require(
-            self.train_blocks >= step_blocks, "batch_size", self.batch_size,
-            f"an optimizer step takes {step_blocks} blocks and the training pool has {self.train_blocks}",
-        )  # fmt: skip
         identity = {
             "corpus": self.corpus.splits["train"].fingerprint,
             "blocks": self.train_blocks,
             "recut": self.recut,
         }
-        batches = self.train_blocks // step_blocks * accumulation
-        loader = ResumableLoader(dataset, batches, self.batch_size, self.workers, identity, self._taken(batches))
+        loader = ResumableLoader(
+            dataset, self._epoch_batches(), self.batch_size, self.workers, identity, self.train_batches
+        )
         if self.trainer:
-            set_place(loader, self.trainer.fit_loop, self.redeal)
+            loop = self.trainer.fit_loop
+            set_place(loader, loop, self.redeal)
+            loader.begins = partial(check_place, loop, loop.is_resuming)
         return loader
 
-    def _taken(self, batches: int) -> int:
-        """Batches after which the Trainer begins its next epoch: limit_train_batches is a number or a share."""
-        limit = self.trainer.limit_train_batches if self.trainer else 1.0
-        return limit if isinstance(limit, int) else int(batches * limit)
+    def _epoch_batches(self) -> int:
+        """Training batches of an epoch for one process, in whole accumulation windows."""
+        accumulation = self.trainer.accumulate_grad_batches if self.trainer else 1
+        step_blocks = self.batch_size * accumulation * _DistributedEnv.detect().world_size
+        require(
+            self.train_blocks >= step_blocks, "batch_size", self.batch_size,
+            f"an optimizer step takes {step_blocks} blocks and the training pool has {self.train_blocks}",
+        )  # fmt: skip
+        return self.train_blocks // step_blocks * accumulation
 
     def val_dataloader(self) -> TokenLoader:
         """Validation batches of one process, in file order; the last one may be smaller."""

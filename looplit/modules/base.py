@@ -26,6 +26,7 @@ from looplit.eval.metrics import TokenLoss
 from looplit.model.backbone import Backbone, Site
 from looplit.model.config import BackboneConfig, Role, Unit
 from looplit.model.growth import restore_passes, save_passes
+from looplit.modules.length import trainer_steps
 from looplit.modules.meter import RunMeter
 from looplit.modules.resume import (
     PlannedSchedule,
@@ -111,16 +112,16 @@ class LoopedLM(L.LightningModule):
         Raises:
             InputError: Neither is known, or the Trainer would go on after the schedule has ended.
         """
-        steps, trainer_steps = self.hparams["steps"], self.trainer.estimated_stepping_batches
+        steps, ends_at = self.hparams["steps"], trainer_steps(self.trainer)
         if steps is not None:
             require(
-                trainer_steps <= steps, "trainer.max_steps", trainer_steps,
+                not ends_at > steps, "trainer.max_steps", ends_at,
                 f"goes beyond the {steps} planned steps of the model, where its learning rate ends",
             )  # fmt: skip
             return cast(int, steps)
-        known = not math.isinf(trainer_steps)
+        known = math.isfinite(ends_at)
         require(known, "trainer.max_steps", self.trainer.max_steps, "the schedule needs the length of the run")
-        return int(trainer_steps)
+        return int(ends_at)
 
     def forward(self, tokens_BT: Tensor) -> Tensor:
         """Logits of the next token, (batch, tokens, vocabulary), fp32."""

@@ -66,6 +66,6 @@ class Algorithm:
 
 
 def check_matrices(group: Group) -> None:
-    """Refuses parameters that are no matrices."""
+    """Refuses parameters that are not matrices."""
     for parameter in group["params"]:
         require(parameter.ndim == 2, "shape", tuple(parameter.shape), "Muon takes matrices only")
