@@ -38,7 +38,7 @@ def test_its_help_has_its_own_options(capsys: pytest.CaptureFixture[str]) -> Non
     text = capsys.readouterr().out
     assert "Width alone, at a fixed number of tokens." in text
     assert "--width" in text
-    assert "--tokens-per-parameter" not in text
+    assert "--tokens_per_parameter" not in text
 
 
 def test_the_config_file_plans_the_run() -> None:
