@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
+import copy
 import math
 from dataclasses import replace
 from typing import Any, ClassVar, Self, cast, get_args
@@ -10,9 +10,8 @@ from typing import Any, ClassVar, Self, cast, get_args
 import lightning as L
 import torch
 from lightning.pytorch.plugins.io import TorchCheckpointIO
-from lightning.pytorch.strategies import DDPStrategy, FSDPStrategy, ModelParallelStrategy
+from lightning.pytorch.strategies import ModelParallelStrategy
 from lightning.pytorch.trainer.states import TrainerFn
-from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
@@ -21,13 +20,21 @@ from looplit.accounting.flops import flops_per_token
 from looplit.checkpoints.addresses import opened
 from looplit.checkpoints.saving import DataOnlyIO
 from looplit.data.batches import Batch, inputs_and_targets
-from looplit.errors import InputError, RunStopped, require, require_whole
+from looplit.errors import RunStopped, require, require_whole
 from looplit.eval.metrics import TokenLoss
-from looplit.model.backbone import Backbone, Site
+from looplit.model.backbone import Backbone
 from looplit.model.config import BackboneConfig, Role, Unit
 from looplit.model.growth import restore_passes, save_passes
+from looplit.modules.checks import (
+    check_data,
+    check_growth_callback,
+    check_strategy,
+    check_vocabulary,
+    warn_of_cut_prelude,
+)
 from looplit.modules.length import trainer_steps
 from looplit.modules.meter import RunMeter
+from looplit.modules.movement import ResidualMovement
 from looplit.modules.resume import (
     PlannedSchedule,
     StepTokens,
@@ -36,6 +43,7 @@ from looplit.modules.resume import (
     check_same_schedule,
     check_same_settings,
 )
+from looplit.modules.window import Place, Window, begin_whole_steps, rescale_short_window
 from looplit.optim import MuonAdamW, learning_rate_factor, parameters_by_role
 from looplit.parts import import_path
 from looplit.recipes.study import ModelRecipe, Study, StudyFamily, class_path
@@ -72,8 +80,9 @@ class LoopedLM(L.LightningModule):
         self._step_tokens = StepTokens()
         self._planned_schedule: PlannedSchedule | None = None
         self._resumed_schedule: PlannedSchedule | None = None
-        self._window: list[Tensor] = []
-        self._moved: dict[str, Tensor] = {}
+        self._losses: list[Tensor] = []
+        self._window = Window()
+        self._movement = ResidualMovement()
         self._metrics: dict[str, TokenLoss] = {}
 
     def build(self) -> None:
@@ -146,10 +155,12 @@ class LoopedLM(L.LightningModule):
         self.backbone.initialize(self._seed)
 
     def setup(self, stage: str) -> None:
-        self._check_strategy(stage)
+        self._losses = []
+        self._window.clear()
+        check_strategy(self.trainer, self.backbone, stage)
         if type(self.trainer.strategy.checkpoint_io) is TorchCheckpointIO:  # it runs what is at an address
             self.trainer.strategy.checkpoint_io = DataOnlyIO()
-        self._check_data()
+        check_data(self.trainer.datamodule, self.config)  # type: ignore[attr-defined]
         if self.backbone.head.weight.is_meta and not isinstance(self.trainer.strategy, ModelParallelStrategy):
             self.backbone.to_empty(device="cpu")
             self.initialize_weights()
@@ -180,51 +191,8 @@ class LoopedLM(L.LightningModule):
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
     def on_fit_start(self) -> None:
-        grows = any(hasattr(callback, "growth_events") for callback in self.trainer.callbacks)  # type: ignore[attr-defined]
-        if self.recipe.growth_plan is not None and not grows:
-            raise InputError(
-                f"callbacks: {type(self).__name__} trains with growth; add looplit.callbacks.ModelGrowth() to them"
-            )
-
-        if any(map(self.config.cuts_prelude, self._passes_ahead())):
-            rank_zero_info(
-                "warning: no boundary reads the prelude, so the untrained passes before the last "
-                f"{self.config.trained_passes} leave prelude and embedding without gradient: they stay as they start"
-            )
-
-    def _passes_ahead(self) -> list[int]:
-        """K now, one more if it grows (whatever has no gradient then has none at a higher K), and those drawn."""
-        callbacks = self.trainer.callbacks  # type: ignore[attr-defined]
-        grown = [self.backbone.passes + 1 for callback in callbacks if hasattr(callback, "growth_events")]
-        drawn = [callback.random_passes.choices for callback in callbacks if hasattr(callback, "random_passes")]
-        return [self.backbone.passes, *grown, *itertools.chain(*drawn)]
-
-    def _check_strategy(self, stage: str) -> None:
-        strategy = self.trainer.strategy
-        if isinstance(strategy, FSDPStrategy):
-            raise InputError("trainer.strategy = FSDPStrategy: FSDP1 hides matrices from Muon; take looplit_fsdp")
-        waits = isinstance(strategy, DDPStrategy) and not strategy._ddp_kwargs.get("find_unused_parameters")
-        if stage == "fit" and waits and any(map(self.config.leaves_idle, self._passes_ahead())):
-            raise InputError(
-                f"trainer.strategy = {type(strategy).__name__}: plain DDP waits for every gradient, and some cores or "
-                "the prelude get none here; take ddp_find_unused_parameters_true or looplit_fsdp"
-            )
-
-    def _check_data(self) -> None:
-        data = self.trainer.datamodule  # type: ignore[attr-defined]
-        self._check_vocabulary(getattr(data, "largest_token", 0))
-        context = getattr(data, "context", None)
-        if context is not None:
-            require(
-                context <= self.config.context, "context", self.config.context,
-                f"the data's windows have {context} tokens",
-            )  # fmt: skip
-
-    def _check_vocabulary(self, largest: int) -> None:
-        require(
-            largest < self.config.vocabulary, "vocabulary", self.config.vocabulary,
-            f"the data holds token ids up to {largest}",
-        )  # fmt: skip
+        check_growth_callback(self.trainer, self.recipe.growth_plan, type(self).__name__)
+        warn_of_cut_prelude(self.trainer, self.backbone)
 
     # --- training
 
@@ -233,20 +201,24 @@ class LoopedLM(L.LightningModule):
         check_same_settings(optimizer.param_groups, self._groups())  # type: ignore[union-attr]
         if self._resumed_schedule and self._planned_schedule:
             check_same_schedule(self._resumed_schedule, self._planned_schedule, self.global_step)
+        begin_whole_steps(self.trainer)
+        if self._window.place is None:
+            self._window.keep(self.trainer, self.meter.state_dict())
 
     def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
         # What loggers take as the step. Lightning (2.6) saves it before a step is counted, and after a resume counts
         # that step once, twice or not at all, depending on where the checkpoint was saved.
         self.trainer.fit_loop.epoch_loop._batches_that_stepped = self.global_step
+        self._window.batch_started(self.trainer)
         self.meter.batch_started()
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         inputs_BT, targets_BT = inputs_and_targets(batch)
         if batch_idx == 0:  # loaders that are not LoopLit's say no largest token
-            self._check_vocabulary(int(torch.maximum(inputs_BT.max(), targets_BT.max())))
-        observe = self._observe_stages() if self._logs_this_step and not self._window else None
+            check_vocabulary(int(torch.maximum(inputs_BT.max(), targets_BT.max())), self.config)
+        observe = self._movement.observer() if self._logs_this_step and not self._losses else None
         loss = self.backbone(inputs_BT, targets_BT, observe=observe)
-        self._window.append(loss.detach())
+        self._losses.append(loss.detach())
         # Counted here and not at the batch's end: callbacks that save a checkpoint there run before the module.
         tokens = inputs_BT.numel() * self.trainer.world_size
         cost = flops_per_token(self.config, self.backbone.passes, inputs_BT.shape[1])
@@ -254,12 +226,15 @@ class LoopedLM(L.LightningModule):
         self._step_tokens.add(tokens)
         return loss
 
+    def on_train_batch_end(self, outputs: Any, batch: Batch, batch_idx: int) -> None:
+        self._window.batch_ended(self.trainer, self.meter.state_dict())
+
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
-        losses, self._window = self._window, []
+        losses, self._losses = self._losses, []
         self.meter.step_ended()
         planned = self.trainer.accumulate_grad_batches
         self._step_tokens.step_ended(self.recipe, self.global_step, len(losses), planned)
-        self._rescale_short_window(optimizer, len(losses))
+        rescale_short_window(optimizer, len(losses), planned)
         loss = torch.stack(losses).mean()
         gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
         norm = torch.nn.utils.get_total_norm(gradients)
@@ -270,16 +245,6 @@ class LoopedLM(L.LightningModule):
         self.log("K", float(self.backbone.passes), prog_bar=True, logger=False)
         if self._logs_this_step:
             self._log_step(optimizer, loss, norm)
-
-    def _rescale_short_window(self, optimizer: torch.optim.Optimizer, micro_batches: int) -> None:
-        """Lightning divides by `accumulate_grad_batches` also in an epoch's shorter last window: undo that."""
-        planned = self.trainer.accumulate_grad_batches
-        if micro_batches == planned:
-            return
-        for group in optimizer.param_groups:
-            for parameter in group["params"]:
-                if parameter.grad is not None:
-                    parameter.grad.mul_(planned / micro_batches)
 
     def _not_finite(self, loss: Tensor, norm: Tensor) -> str:
         saved = [c.last_model_path or c.best_model_path for c in self.trainer.checkpoint_callbacks]  # type: ignore[attr-defined]
@@ -307,22 +272,8 @@ class LoopedLM(L.LightningModule):
         if speed is not None:
             self.log("compute/tokens_per_second", speed)
             self.log("tokens/s", speed, prog_bar=True, logger=False)
-        for stage, moved in self._moved.items():
+        for stage, moved in self._movement.moved.items():
             self.log(f"residual/{stage}", moved)
-        self._moved = {}
-
-    def _observe_stages(self) -> Any:
-        """An observer that measures how far each stage moved the residual stream: RMS of (out - in)."""
-        read: dict[str, Tensor] = {}
-
-        def observe(site: Site, state_BTD: Tensor) -> None:
-            stage = f"{site.stage}_{site.pass_}" if site.pass_ else site.stage
-            state = state_BTD.detach()
-            if site.block == 0:
-                read[stage] = state
-            self._moved[stage] = (state - read[stage]).square().mean().sqrt()
-
-        return observe
 
     def on_validation_start(self) -> None:
         self.meter.pause()
@@ -382,6 +333,8 @@ class LoopedLM(L.LightningModule):
         save_passes(self.backbone, checkpoint)
         checkpoint[CLASS_KEY], checkpoint[CLASS_PATH_KEY] = type(self).__name__, class_path(type(self))
         checkpoint[METER_KEY] = self.meter.state_dict()
+        if place := self._window.left_open(self.trainer):
+            checkpoint["loops"]["fit_loop"], checkpoint[METER_KEY] = place.loop, place.meter
         checkpoint[STEP_KEY] = self._step_tokens.per_step
         checkpoint[CONFIG_KEY] = self.config.to_dict()
         if self._planned_schedule:
@@ -401,5 +354,8 @@ class LoopedLM(L.LightningModule):
         self._resumed_schedule = saved and PlannedSchedule(saved["steps"], Schedule(**saved["schedule"]))
         if METER_KEY in checkpoint:
             self.meter.load_state_dict(checkpoint[METER_KEY])
+        if trainer is not None and trainer.state.fn == TrainerFn.FITTING and "loops" in checkpoint:
+            loop = copy.deepcopy(checkpoint["loops"]["fit_loop"])
+            self._window.place = Place(checkpoint["global_step"], loop, self.meter.state_dict())
         tokens = self._step_tokens
         tokens.per_step, tokens.resumed_at = checkpoint.get(STEP_KEY), checkpoint.get("global_step")
