@@ -19,7 +19,12 @@ GROWTH_TOKENS_FIT = {True: (0.902, 0.216), False: (0.883, 0.103)}
 
 
 def compute_expansion(config: BackboneConfig, passes: int) -> float:
-    """E_K = N_c,K / N_c,1, how much more a token costs at `passes` than at one pass."""
+    """E_K = N_c,K / N_c,1, how much more a token costs at `passes` than at one pass.
+
+    >>> from looplit.recipes.families import FAMILIES
+    >>> round(compute_expansion(FAMILIES["loop_2"].backbone(12), 2), 3)
+    1.272
+    """
     return compute_parameters(config, passes) / compute_parameters(config, 1)
 
 
@@ -44,7 +49,11 @@ def optimal_compute_expansion(one_pass: float, *, tied: bool) -> float:
 
 
 def optimal_tokens_per_parameter(one_pass: float, *, tied: bool) -> float:
-    """TPP_K* at a one-pass TPP: 1.19·TPP^0.85 tied, 1.34·TPP^0.74 untied."""
+    """TPP_K* at a one-pass TPP: 1.19·TPP^0.85 tied, 1.34·TPP^0.74 untied.
+
+    >>> round(optimal_tokens_per_parameter(10.0, tied=True), 2)
+    8.42
+    """
     factor, exponent = TOKENS_FIT[tied]
     return float(factor * one_pass**exponent)
 
@@ -84,6 +93,10 @@ def optimal_growth_fraction(before_growth: float, config: BackboneConfig, before
         config: Gives N_c,K, and whether the core is tied.
         before: K at the start.
         after: K after growth.
+
+    >>> from looplit.recipes.families import FAMILIES
+    >>> round(optimal_growth_fraction(6.0, FAMILIES["untied_grow"].backbone(12)), 3)
+    0.26
     """
     require(before_growth > 0, "before_growth", before_growth, "tokens per parameter must be above 0")
     expansion = before_growth / optimal_growth_tokens(before_growth, tied=config.tied)
