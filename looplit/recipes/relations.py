@@ -26,7 +26,12 @@ GROWTH_TOKENS_FIT = {True: (0.902, 0.216), False: (0.883, 0.103)}
 
 
 def compute_expansion(config: BackboneConfig, passes: int) -> float:
-    """E_K = N_c,K / N_c,1, how much more a token costs at `passes` than at one pass."""
+    """E_K = N_c,K / N_c,1, how much more a token costs at `passes` than at one pass.
+
+    >>> from looplit.recipes.families import FAMILIES
+    >>> round(compute_expansion(FAMILIES["loop_2"].backbone(12), 2), 3)
+    1.272
+    """
     return compute_parameters(config, passes) / compute_parameters(config, 1)
 
 
@@ -103,6 +108,10 @@ def optimal_growth_fraction(before_growth: float, config: BackboneConfig, before
         config: Gives N_c,K, and whether the core is tied.
         before: K at the start.
         after: K after growth.
+
+    >>> from looplit.recipes.families import FAMILIES
+    >>> round(optimal_growth_fraction(6.0, FAMILIES["untied_grow"].backbone(12)), 3)
+    0.26
     """
     require(before_growth > 0, "before_growth", before_growth, "tokens per parameter must be above 0")
     expansion = before_growth / optimal_growth_tokens(before_growth, tied=config.tied)
