@@ -15,7 +15,8 @@ from torch.utils.data import DataLoader
 import looplit
 from looplit.accounting.recurrence import RandomPasses
 from looplit.callbacks import ModelGrowth, RandomRecurrence, RunReport
-from looplit.commands.recipe import plan_main, recipe_main
+from looplit.commands.plan import plan_main
+from looplit.commands.recipe import recipe_main
 from looplit.data import StandardLibraryText
 from looplit.model.config import BackboneConfig
 from looplit.recipes.families import Hyperparameters
