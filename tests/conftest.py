@@ -7,6 +7,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 
@@ -22,8 +23,8 @@ ROOT = Path(__file__).resolve().parent.parent
 DISTRIBUTED = ("MASTER_ADDR", "MASTER_PORT", "RANK", "LOCAL_RANK", "NODE_RANK", "WORLD_SIZE")
 
 
-@pytest.fixture(autouse=True)
-def _leaves_no_trace() -> Iterator[None]:
+@contextmanager
+def no_trace() -> Iterator[None]:
     """Trainers and notebooks leave behind a process group, its address for every child process, and a log level."""
     log, before = logging.getLogger("lightning.pytorch"), {name: os.environ.get(name) for name in DISTRIBUTED}
     level = log.level
@@ -34,6 +35,19 @@ def _leaves_no_trace() -> Iterator[None]:
             os.environ.pop(name, None)
     if "torch.distributed" in sys.modules and sys.modules["torch.distributed"].is_initialized():
         sys.modules["torch.distributed"].destroy_process_group()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _module_leaves_no_trace() -> Iterator[None]:
+    """What a module's own fixtures train leaves nothing to the next module."""
+    with no_trace():
+        yield
+
+
+@pytest.fixture(autouse=True)
+def _leaves_no_trace() -> Iterator[None]:
+    with no_trace():
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -172,5 +172,5 @@ def test_the_generated_configs_build(root: Path) -> None:
         growth, random = built
         assert isinstance(growth, ModelGrowth)
         assert isinstance(random, RandomRecurrence)
-        assert random.random_passes.evaluate_at == growth.passes[0] == 4  # type: ignore[index]
+        assert random.random_passes.evaluate_at == growth.request.passes == 4
         assert random.random_passes.choices == (2, 3, 4, 5, 6)

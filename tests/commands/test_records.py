@@ -83,9 +83,9 @@ def changed(records: list[Record], change: Callable[[Record], Mapping[str, Any]]
 
 
 @pytest.mark.parametrize("name", [name for name in CASES if name != "loops fit"])
-def test_equal_records_are_answered(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_equal_records_are_answered(name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     ask(CASES[name], CASES[name].records, tmp_path)
-    assert "recorded in no run" not in capsys.readouterr().err
+    assert "recorded in no run" not in caplog.text
 
 
 KEPT_APART = [(name, setting) for name, case in CASES.items() for setting in (*SETTINGS, "a column of one's own")
@@ -127,11 +127,11 @@ def test_a_ladder_whose_rungs_differ_in_what_does_not_follow_the_size_is_refused
 
 
 def test_families_of_two_corpora_are_not_compared_and_other_differences_are_said(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     loops = [each | {"family": "loop_2", "boundary": "norm_inject"} for each in LADDER]
     ask(CASES["ladder"], LADDER + loops, tmp_path)
-    assert "compared across family: runs that differ in boundary\n" in capsys.readouterr().err
+    assert "compared across family: runs that differ in boundary" in caplog.messages
     with pytest.raises(InputError, match="corpus = one and edu in .* differs among runs that are compared"):
         ask(CASES["ladder"], LADDER + [each | {"corpus": "edu"} for each in loops], tmp_path)
 
@@ -148,11 +148,11 @@ def test_series_told_apart_by_corpus_may_differ_in_it(tmp_path: Path) -> None:
     ask(case, series, tmp_path)
 
 
-def test_records_of_earlier_versions_are_read_with_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_records_of_earlier_versions_are_read_with_a_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     new = ("boundary", "precision", "corpus")
     old = [{key: value for key, value in each.items() if key not in new} for each in LADDER]
     ask(CASES["ladder"], old, tmp_path)
-    assert "recorded in no run, and taken as equal: boundary, precision, corpus\n" in capsys.readouterr().err
+    assert "recorded in no run, and taken as equal: boundary, precision, corpus" in caplog.messages
 
 
 def test_the_shipped_arms_of_the_boundary_ablation_are_not_averaged(tmp_path: Path) -> None:

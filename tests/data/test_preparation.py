@@ -409,8 +409,9 @@ def test_disk_full_and_read_only_are_one_line(
     assert prepare(tmp_path / "corpus", resume=True).splits == prepare(tmp_path / "straight").splits
 
 
-def test_nothing_is_written_or_deleted_elsewhere(tmp_path: Path, root: Path) -> None:
+def test_nothing_is_written_or_deleted_elsewhere(tmp_path_factory: pytest.TempPathFactory, root: Path) -> None:
     """LitData's own preparation would clear folders of these names, and its reader would keep a cache at home."""
+    tmp_path = tmp_path_factory.mktemp("n")  # short: a worker's socket lies below it, with 107 characters at most
     for name in ("home", "temp/chunks", "temp/data", "corpora"):
         (tmp_path / name).mkdir(parents=True)
         (tmp_path / name / "mine").write_text("mine")
@@ -425,7 +426,8 @@ def test_nothing_is_written_or_deleted_elsewhere(tmp_path: Path, root: Path) -> 
     """
     places = {"HOME": "home", "TMPDIR": "temp", "MPLCONFIGDIR": "matplotlib"}  # Lightning imports matplotlib
     environment = {**os.environ, **{name: str(tmp_path / place) for name, place in places.items()}}
-    subprocess.run([sys.executable, "-c", code, str(tmp_path / "corpora")], cwd=root, env=environment, check=True)
+    command = [sys.executable, "-c", code, str(tmp_path / "corpora")]
+    subprocess.run(command, cwd=root, env=environment, check=True, timeout=120)
     for name in ("home", "temp/chunks", "temp/data"):
         assert names(tmp_path / name) == ["mine"]
     corpora = names(tmp_path / "corpora")

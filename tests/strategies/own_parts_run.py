@@ -13,6 +13,9 @@ from typing import Any
 
 import torch
 from helpers.own_parts import GatedInjection, Lion
+
+sys.path.insert(0, str(Path(__file__).parent))
+
 from sharded_run import AFTER, processes, train
 
 OWN: dict[str, Any] = {
