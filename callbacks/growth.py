@@ -76,7 +76,7 @@ class ModelGrowth(Callback):
         self.growth_events: list[Growth] = []
         self._grown: set[int] = set()
         self._hooks: list[RemovableHandle] = []
-        self._scheduled_rates: list[float] = []
+        self._scheduled_rates: dict[Optimizer, list[float]] = {}  # of an optimizer that is taking a re-warmed step
 
     @property
     def finished(self) -> bool:
@@ -116,6 +116,7 @@ class ModelGrowth(Callback):
         for hook in self._hooks:
             hook.remove()
         self._hooks = []
+        self._scheduled_rates = {}
 
     def state_dict(self) -> dict[str, Any]:
         return {"grown": sorted(self._grown)}
@@ -125,6 +126,10 @@ class ModelGrowth(Callback):
 
     def on_save_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
         save_passes(growable_backbone(pl_module), checkpoint)
+        for optimizer, rates in self._scheduled_rates.items():  # saved within a step: by a signal or an exception
+            state = checkpoint["optimizer_states"][trainer.optimizers.index(optimizer)]
+            for group, rate in zip(state.get("param_groups", ()), rates, strict=False):  # the first process has them
+                group["lr"] = rate
 
     def on_load_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
         restore_passes(growable_backbone(pl_module), checkpoint)
@@ -166,13 +171,13 @@ class ModelGrowth(Callback):
             before = k
 
     def _rewarm(self, trainer: L.Trainer, optimizer: Optimizer) -> None:
-        self._scheduled_rates = [group["lr"] for group in optimizer.param_groups]
+        self._scheduled_rates[optimizer] = [group["lr"] for group in optimizer.param_groups]
         factor = rewarm_factor(trainer.global_step, (event.step for event in self.growth_events), self.rewarm_steps)
         for group in optimizer.param_groups if factor != 1 else ():
             group["lr"] = group["lr"] * factor
 
     def _restore(self, optimizer: Optimizer) -> None:
-        for group, rate in zip(optimizer.param_groups, self._scheduled_rates, strict=True):
+        for group, rate in zip(optimizer.param_groups, self._scheduled_rates.pop(optimizer), strict=True):
             group["lr"] = rate
 
 

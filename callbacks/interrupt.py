@@ -18,9 +18,9 @@ from looplit.errors import RunStopped
 class CheckpointOnSignal(Callback):
     """Ends a run cleanly on Ctrl-C (SIGINT) and SIGTERM: finishes the optimizer step, saves, stops.
 
-    A signal during validation is acted on after the validation batch; the run then goes on from the checkpoint
-    without the rest of that validation. A second Ctrl-C stops at once, without saving. A signal on one process stops
-    all of them.
+    A signal during validation is acted on after the validation batch, unless an optimizer step is half done; the run
+    then goes on from the checkpoint without the rest of that validation. A second Ctrl-C stops at once, without saving.
+    A signal on one process stops all of them.
 
     Args:
         filename: Name of the checkpoint, in the folder of the run's other checkpoints.
@@ -54,7 +54,8 @@ class CheckpointOnSignal(Callback):
             self._stop_if_asked(trainer)
 
     def on_validation_batch_end(self, trainer: L.Trainer, pl_module: L.LightningModule, *_: Any) -> None:
-        if trainer.training or (trainer.validating and not trainer.sanity_checking):
+        inside_step = trainer.fit_loop._should_accumulate()  # other modules than LoopLit's may be validated there
+        if (trainer.training or (trainer.validating and not trainer.sanity_checking)) and not inside_step:
             self._stop_if_asked(trainer)
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import math
 from typing import Any, cast, get_args
@@ -30,6 +31,7 @@ from looplit.modules.resume import (
     check_same_model,
     check_same_settings,
 )
+from looplit.modules.window import Place, Window, begin_whole_steps
 from looplit.optim import MuonAdamW, learning_rate_factor, parameters_by_role
 from looplit.scaling.accounting import flops_per_token
 from looplit.scaling.training import GroupSettings, ModelRecipe, Role, Schedule
@@ -62,7 +64,8 @@ class LoopedLM(L.LightningModule):
         self._step_tokens = StepTokens()
         self._course: Course | None = None
         self._resumed_course: Course | None = None
-        self._window: list[Tensor] = []
+        self._losses: list[Tensor] = []
+        self._window = Window()
         self._moved: dict[str, Tensor] = {}
         self._metrics: dict[str, TokenLoss] = {}
 
@@ -130,6 +133,8 @@ class LoopedLM(L.LightningModule):
         self.backbone.initialize(self._seed)
 
     def setup(self, stage: str) -> None:
+        self._losses = []
+        self._window.clear()
         self._check_strategy(stage)
         self._check_data()
         if self.backbone.head.weight.is_meta and not isinstance(self.trainer.strategy, ModelParallelStrategy):
@@ -215,20 +220,24 @@ class LoopedLM(L.LightningModule):
         check_same_settings(optimizer.param_groups, self._groups())  # type: ignore[union-attr]
         if self._resumed_course and self._course:
             check_same_course(self._resumed_course, self._course, self.global_step)
+        begin_whole_steps(self.trainer)
+        if self._window.place is None:
+            self._window.keep(self.trainer, self.meter.state_dict())
 
     def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
         # What loggers take as the step. Lightning (2.6) saves it before a step is counted, and after a resume counts
         # that step once, twice or not at all, depending on where the checkpoint was saved.
         self.trainer.fit_loop.epoch_loop._batches_that_stepped = self.global_step
+        self._window.batch_started(self.trainer)
         self.meter.batch_started()
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         inputs_BT, targets_BT = inputs_and_targets(batch)
         if batch_idx == 0:  # loaders that are not LoopLit's say no largest token
             self._check_vocabulary(int(torch.maximum(inputs_BT.max(), targets_BT.max())))
-        observe = self._observe_stages() if self._logs_this_step and not self._window else None
+        observe = self._observe_stages() if self._logs_this_step and not self._losses else None
         loss = self.backbone(inputs_BT, targets_BT, observe=observe)
-        self._window.append(loss.detach())
+        self._losses.append(loss.detach())
         # Counted here and not at the batch's end: callbacks that save a checkpoint there run before the module.
         tokens = inputs_BT.numel() * self.trainer.world_size
         cost = flops_per_token(self.config, self.backbone.passes, inputs_BT.shape[1])
@@ -236,8 +245,11 @@ class LoopedLM(L.LightningModule):
         self._step_tokens.add(tokens)
         return loss
 
+    def on_train_batch_end(self, outputs: Any, batch: Batch, batch_idx: int) -> None:
+        self._window.batch_ended(self.trainer, self.meter.state_dict())
+
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
-        losses, self._window = self._window, []
+        losses, self._losses = self._losses, []
         self.meter.step_ended()
         planned = self.trainer.accumulate_grad_batches
         self._step_tokens.step_ended(self.recipe, self.global_step, len(losses), planned)
@@ -350,6 +362,8 @@ class LoopedLM(L.LightningModule):
         save_passes(self.backbone, checkpoint)
         checkpoint[CLASS_KEY] = type(self).__name__
         checkpoint[METER_KEY] = self.meter.state_dict()
+        if place := self._window.left_open(self.trainer):
+            checkpoint["loops"]["fit_loop"], checkpoint[METER_KEY] = place.loop, place.meter
         checkpoint[STEP_KEY] = self._step_tokens.per_step
         checkpoint[CONFIG_KEY] = self.config.to_dict()
         if self._course:
@@ -366,6 +380,9 @@ class LoopedLM(L.LightningModule):
         self._resumed_course = saved and Course(saved["steps"], Schedule(**saved["schedule"]))
         if METER_KEY in checkpoint:
             self.meter.load_state_dict(checkpoint[METER_KEY])
+        if trainer is not None and trainer.state.fn == TrainerFn.FITTING and "loops" in checkpoint:
+            loop = copy.deepcopy(checkpoint["loops"]["fit_loop"])
+            self._window.place = Place(checkpoint["global_step"], loop, self.meter.state_dict())
         tokens = self._step_tokens
         tokens.per_step, tokens.resumed_at = checkpoint.get(STEP_KEY), checkpoint.get("global_step")
 

@@ -129,6 +129,8 @@ class StepTokens:
         """
         taken, self._taken = self._taken, 0
         if micro_batches != accumulation:
+            if step == self.resumed_at:
+                self.resumed_at += 1  # the next one is looked at instead
             return
         if self.per_step not in (None, taken) and step == self.resumed_at:
             raise InputError(

@@ -41,7 +41,7 @@ class Record(Callback):
         self.windows.append([int(bytes(window[1:].tolist())) for window in batch.int()])
 
     def on_before_optimizer_step(self, trainer: L.Trainer, pl_module: L.LightningModule, optimizer: Any) -> None:
-        losses = [float(loss).hex() for loss in pl_module._window]  # type: ignore[union-attr]
+        losses = [float(loss).hex() for loss in pl_module._losses]  # type: ignore[union-attr]
         rates = [float(group["lr"]).hex() for group in optimizer.param_groups]
         self.steps.append([trainer.current_epoch, trainer.global_step, pl_module.backbone.passes, *losses, *rates])  # type: ignore[union-attr]
 

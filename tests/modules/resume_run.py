@@ -28,7 +28,7 @@ class Record(Callback):
         self.lines: list[list[str]] = []
 
     def on_before_optimizer_step(self, trainer: L.Trainer, pl_module: L.LightningModule, optimizer: Any) -> None:
-        losses = [float(loss).hex() for loss in pl_module._window]  # type: ignore[union-attr]
+        losses = [float(loss).hex() for loss in pl_module._losses]  # type: ignore[union-attr]
         rates = [float(group["lr"]).hex() for group in optimizer.param_groups]
         self.lines.append([str(trainer.global_step), str(pl_module.backbone.passes), *losses, *rates])  # type: ignore[union-attr]
 
