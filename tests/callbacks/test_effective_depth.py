@@ -14,32 +14,23 @@ from typing import Any
 import lightning as L
 import pytest
 import torch
+from helpers.small import TINY, quiet_trainer, windows
 from lightning.pytorch.loggers import TensorBoardLogger
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from torch import Tensor
-from torch.utils.data import DataLoader
 
 import looplit
 from looplit.callbacks import EffectiveDepth, ModelGrowth, RunReport
 from looplit.errors import InputError
 from looplit.eval.lens import lens
 
-TINY: dict[str, Any] = {"depth": 3, "width": 32, "heads": 1, "vocabulary": 64, "context": 16}
 SCRIPT = Path(__file__).with_name("depth_run.py")
 
 
-def windows(rows: int = 16) -> DataLoader[Tensor]:
-    tokens = torch.randint(0, 64, (rows, 17), generator=torch.Generator().manual_seed(0))
-    return DataLoader(tokens, batch_size=4)  # type: ignore[arg-type]
-
-
 def fit(model: L.LightningModule, folder: Path, callbacks: list[Any], **settings: Any) -> L.Trainer:
-    trainer = L.Trainer(
-        accelerator="cpu", callbacks=callbacks, enable_checkpointing=False, enable_progress_bar=False,
-        enable_model_summary=False, log_every_n_steps=2, logger=TensorBoardLogger(str(folder), name="", version="run"),
-        **{"max_steps": 4, "val_check_interval": 1, **settings},
-    )  # fmt: skip
-    trainer.fit(model, windows(), windows())
+    logger = TensorBoardLogger(str(folder), name="", version="run")
+    settings = {"max_steps": 4, "val_check_interval": 1, "log_every_n_steps": 2, "logger": logger, **settings}
+    trainer = quiet_trainer(callbacks=callbacks, **settings)
+    trainer.fit(model, windows(16), windows(16))
     return trainer
 
 

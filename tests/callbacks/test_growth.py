@@ -8,19 +8,13 @@ from typing import Any
 import lightning as L
 import pytest
 import torch
+from helpers.small import TINY, quiet_trainer, windows
 from lightning.pytorch.callbacks import Callback
 from torch import Tensor, nn
-from torch.utils.data import DataLoader
 
 import looplit
 from looplit.callbacks import ModelGrowth
 from looplit.errors import InputError
-
-TINY: dict[str, Any] = {"depth": 3, "width": 32, "heads": 1, "vocabulary": 64, "context": 16}
-
-
-def windows() -> DataLoader[Tensor]:
-    return DataLoader(torch.randint(0, 64, (48, 17), generator=torch.Generator().manual_seed(0)), batch_size=4)  # type: ignore[arg-type]
 
 
 class Seen(Callback):
@@ -43,12 +37,8 @@ class Seen(Callback):
 
 def fit(model: L.LightningModule, growth: ModelGrowth, folder: Path, **settings: Any) -> tuple[Seen, L.Trainer]:
     seen = Seen()
-    defaults = {
-        "accelerator": "cpu", "max_steps": 10, "logger": False, "enable_checkpointing": False,
-        "enable_progress_bar": False, "enable_model_summary": False, "default_root_dir": folder,
-        "num_sanity_val_steps": 0,
-    }  # fmt: skip
-    trainer = L.Trainer(**{**defaults, **settings}, callbacks=[seen, growth])
+    settings = {"max_steps": 10, "num_sanity_val_steps": 0, **settings}
+    trainer = quiet_trainer(folder, callbacks=[seen, growth], **settings)
     trainer.fit(model, windows(), windows() if settings.get("val_check_interval") else None)
     return seen, trainer
 

@@ -10,24 +10,20 @@ from typing import Any
 import lightning as L
 import pytest
 import torch
+from helpers.small import quiet_trainer, tokens, windows
 from lightning.pytorch.callbacks import Callback
 from torch import Tensor
 from torch.nn.functional import cross_entropy
-from torch.utils.data import DataLoader
 
 from looplit.callbacks import CoreEvaluation, EffectiveDepth, TestTimePasses
 from looplit.errors import InputError
-
-
-def windows(rows: int = 80) -> Tensor:
-    return torch.randint(0, 64, (rows, 17), generator=torch.Generator().manual_seed(0))
 
 
 @pytest.fixture(scope="module")
 def example(root: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """The names that the example of docs/dashboards.md leaves behind, run as printed."""
     (code,) = re.findall(r"```python\n(.*?)```", (root / "docs" / "dashboards.md").read_text(), re.DOTALL)
-    loader = DataLoader(windows(), batch_size=4)  # type: ignore[arg-type]
+    loader = windows(80)
     names: dict[str, Any] = {"train_loader": loader, "val_loader": loader}
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path_factory.mktemp("example"))
@@ -37,11 +33,9 @@ def example(root: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, A
 
 
 def fit(module: L.LightningModule, *callbacks: Callback) -> None:
-    loader = DataLoader(windows(), batch_size=4)  # type: ignore[arg-type]
-    L.Trainer(
-        accelerator="cpu", devices=1, max_steps=2, val_check_interval=2, callbacks=list(callbacks), logger=False,
-        enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False, num_sanity_val_steps=0,
-    ).fit(module, loader, loader)  # fmt: skip
+    loader = windows(80)
+    settings: dict[str, Any] = {"devices": 1, "max_steps": 2, "val_check_interval": 2, "num_sanity_val_steps": 0}
+    quiet_trainer(callbacks=list(callbacks), **settings).fit(module, loader, loader)
 
 
 def test_the_example_of_the_docs_measures_depth_and_passes(example: dict[str, Any]) -> None:
@@ -58,7 +52,7 @@ def test_its_losses_are_those_of_a_loop_by_hand(example: dict[str, Any]) -> None
     for k, loss in passes.result.losses.items():
         module.backbone.set_passes(k)
         with torch.no_grad():
-            by_hand = cross_entropy(module(windows()[:, :-1]).mT, windows()[:, 1:])
+            by_hand = cross_entropy(module(tokens(80)[:, :-1]).mT, tokens(80)[:, 1:])
         assert loss == pytest.approx(float(by_hand), rel=1e-6)  # fp32 losses, added in another order
 
 

@@ -7,30 +7,20 @@ from typing import Any
 
 import lightning as L
 import pytest
-import torch
+from helpers.small import TINY, quiet_trainer, windows
 from lightning.pytorch.loggers import TensorBoardLogger
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from torch import Tensor
-from torch.utils.data import DataLoader
 
 import looplit
 from looplit.callbacks import ModelGrowth, TestTimePasses
 from looplit.errors import InputError
 
-TINY: dict[str, Any] = {"depth": 3, "width": 32, "heads": 1, "vocabulary": 64, "context": 16}
-
-
-def windows() -> DataLoader[Tensor]:
-    return DataLoader(torch.randint(0, 64, (16, 17), generator=torch.Generator().manual_seed(0)), batch_size=4)  # type: ignore[arg-type]
-
 
 def fit(model: L.LightningModule, folder: Path, callbacks: list[Any], **settings: Any) -> EventAccumulator:
-    trainer = L.Trainer(
-        accelerator="cpu", callbacks=callbacks, enable_checkpointing=False, enable_progress_bar=False,
-        enable_model_summary=False, logger=TensorBoardLogger(str(folder), name="", version="run"),
-        **{"max_steps": 4, "val_check_interval": 2, **settings},
-    )  # fmt: skip
-    trainer.fit(model, windows(), windows())
+    logger = TensorBoardLogger(str(folder), name="", version="run")
+    settings = {"max_steps": 4, "val_check_interval": 2, "logger": logger, **settings}
+    trainer = quiet_trainer(callbacks=callbacks, **settings)
+    trainer.fit(model, windows(16), windows(16))
     return EventAccumulator(str(folder / "run")).Reload()
 
 

@@ -10,6 +10,7 @@ import lightning as L
 import pytest
 import torch
 import yaml
+from helpers.small import TINY
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.cli import LightningArgumentParser
 from torch import Tensor
@@ -21,7 +22,6 @@ from looplit.accounting.recurrence import draw_passes
 from looplit.callbacks import ModelGrowth, RandomRecurrence, RunReport
 from looplit.errors import InputError
 
-TINY: dict[str, Any] = {"depth": 3, "width": 32, "heads": 1, "vocabulary": 64, "context": 16}
 CHOICES = [2, 3, 4, 5, 6]
 STEPS, GROWTH = 12, 4
 

@@ -7,16 +7,10 @@ from pathlib import Path
 
 import lightning as L
 import pytest
-import torch
-from torch import Tensor
-from torch.utils.data import DataLoader
+from helpers.small import windows
 
 import looplit
 from looplit.callbacks import ModelGrowth, RunReport
-
-
-def windows() -> DataLoader[Tensor]:
-    return DataLoader(torch.randint(0, 64, (40, 17), generator=torch.Generator().manual_seed(0)), batch_size=4)  # type: ignore[arg-type]
 
 
 def test_a_foreign_loader_is_reported_as_it_was(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -26,7 +20,7 @@ def test_a_foreign_loader_is_reported_as_it_was(tmp_path: Path, capsys: pytest.C
         enable_progress_bar=False, enable_model_summary=False, default_root_dir=tmp_path,
         callbacks=[ModelGrowth(passes=4, step=5), RunReport()],
     )  # fmt: skip
-    trainer.fit(model, windows(), windows())
+    trainer.fit(model, windows(40), windows(40))
     said = capsys.readouterr().out
     assert "executed depth 3 → 5" not in said  # 1 + 2·1 + 1 blocks, not those of a nominal d3 with one pass
     assert "executed depth 4 → 6; 7 steps of 128 tokens, growth at step 5" in said
@@ -69,6 +63,6 @@ def test_without_a_validation_loader_nothing_is_made_up(tmp_path: Path) -> None:
         accelerator="cpu", max_steps=2, logger=False, enable_checkpointing=False, enable_progress_bar=False,
         enable_model_summary=False, default_root_dir=tmp_path, callbacks=[RunReport()],
     )  # fmt: skip
-    trainer.fit(model, windows())
+    trainer.fit(model, windows(40))
     result = json.loads((tmp_path / "result.json").read_text())
     assert not {"final_val_loss", "best_val_loss", "validations", "tokens_per_second"} & set(result)

@@ -9,6 +9,7 @@ from typing import Any
 import lightning as L
 import pytest
 import torch
+from helpers.small import TINY
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
@@ -33,7 +34,6 @@ TABLE_2 = {  # millions, as rounded in the paper, d6 to d26
     ("untied_2",): (130, 240, 410, 610, 920, 1300, 1800, 2400, 3200, 3900, 5000),
     ("untied_grow",): (160, 320, 580, 830, 1300, 2000, 2500, 3500, 4700, 5700, 7400),
 }
-TINY: dict[str, Any] = {"depth": 3, "width": 32, "heads": 1, "vocabulary": 64, "context": 16}
 
 
 class Windows(Dataset[Tensor]):

@@ -10,6 +10,7 @@ from typing import Any
 import lightning as L
 import pytest
 import torch
+from helpers.small import TINY
 from lightning.pytorch.plugins.precision import MixedPrecision
 from lightning.pytorch.strategies import DDPStrategy, FSDPStrategy
 from torch import Tensor, nn
@@ -222,7 +223,6 @@ def fit_under(strategy: str, model: LoopedLM, folder: Path) -> None:
     trainer.fit(model, WINDOWS)
 
 
-TINY: dict[str, Any] = {"depth": 3, "width": 32, "heads": 1, "vocabulary": 64, "context": 16}
 NO_INJECTION = {"boundary": "norm", "coda_boundary": "identity"}
 
 
