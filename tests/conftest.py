@@ -23,6 +23,25 @@ ROOT = Path(__file__).resolve().parent.parent
 DISTRIBUTED = ("MASTER_ADDR", "MASTER_PORT", "RANK", "LOCAL_RANK", "NODE_RANK", "WORLD_SIZE")
 
 
+SLOW = (
+    "test_cli", "test_fsdp", "test_command_line", "test_epochs", "test_resume", "test_own_study", "test_gpu_check",
+    "test_own_family", "test_configs", "test_two_processes", "test_window", "test_own_parts", "test_loops",
+    "test_preparation", "test_processes", "test_dashboard", "test_notebook", "test_fit", "test_effective_depth",
+    "test_core", "test_event_files", "test_choice", "test_stopped_preparation", "test_distributed_muon",
+    "test_lens_notebook", "test_payloads", "test_docs", "test_launch", "test_data_module", "test_resumable_loader",
+)  # fmt: skip
+"""Files that start processes, train runs or fit many laws, the longest first."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Marks tests of slow files and lets them start first, so that no core is left with one of them at the end."""
+    place = {name: at for at, name in enumerate(SLOW)}
+    for item in items:
+        if item.path.stem in place:
+            item.add_marker(pytest.mark.slow)
+    items.sort(key=lambda item: place.get(item.path.stem, len(SLOW)))
+
+
 @contextmanager
 def no_trace() -> Iterator[None]:
     """Trainers and notebooks leave behind a process group, its address for every child process, and a log level."""

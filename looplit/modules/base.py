@@ -333,7 +333,8 @@ class LoopedLM(L.LightningModule):
         save_passes(self.backbone, checkpoint)
         checkpoint[CLASS_KEY], checkpoint[CLASS_PATH_KEY] = type(self).__name__, class_path(type(self))
         checkpoint[METER_KEY] = self.meter.state_dict()
-        if place := self._window.left_open(self.trainer):
+        place = self._window.left_open(self._trainer) if self._trainer else None
+        if place:
             checkpoint["loops"]["fit_loop"], checkpoint[METER_KEY] = place.loop, place.meter
         checkpoint[STEP_KEY] = self._step_tokens.per_step
         checkpoint[CONFIG_KEY] = self.config.to_dict()
