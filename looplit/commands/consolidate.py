@@ -23,7 +23,7 @@ def consolidate_main(argv: list[str]) -> int:
     require_file_name("out", out)
     import torch
 
-    from looplit.strategies.consolidation import consolidate
+    from looplit.checkpoints.consolidation import consolidate
 
     part = Path(f"{out}.part")
     torch.save(consolidate(ckpt_path, args.weights_only), part)

@@ -29,11 +29,11 @@ from torch.distributed.fsdp import FSDPModule
 from torch.optim import Optimizer
 
 from looplit.checkpoints.addresses import is_address
+from looplit.checkpoints.optimizer_state import named, numbered
 from looplit.checkpoints.reading import WEIGHTS_ONLY, read_file, read_folder, read_tensors
 from looplit.checkpoints.saving import WholeFileIO, discard, part_of, put_in_place, remove
 from looplit.errors import InputError, RunStopped, require
 from looplit.model.config import Unit
-from looplit.strategies.optimizer_state import named, numbered
 from looplit.strategies.sharding import shard
 
 _LOST_CONNECTION = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "NCCL", "Timed out")

@@ -23,10 +23,10 @@ from torch.distributed.checkpoint.state_dict_loader import _load_state_dict
 
 import looplit
 from looplit.__main__ import main
+from looplit.checkpoints.consolidation import consolidate
 from looplit.checkpoints.index import read_index
 from looplit.checkpoints.reading import read_file, read_folder, read_tensors
 from looplit.errors import InputError
-from looplit.strategies.consolidation import consolidate
 
 TRAINING = ("fit", "validate", "test", "predict")
 MEASURING = ("evaluate", "lens", "passes")

@@ -12,10 +12,10 @@ import pytest
 import torch
 from torch.distributed import checkpoint as dcp
 
+from looplit.checkpoints.consolidation import consolidate
 from looplit.checkpoints.reading import read_folder
 from looplit.checkpoints.saving import WholeFileIO, discard, put_in_place
 from looplit.errors import InputError
-from looplit.strategies.consolidation import consolidate
 
 
 class Killed(BaseException):

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from looplit.checkpoints.index import WholePlanner
+from looplit.checkpoints.optimizer_state import numbered
 from looplit.checkpoints.reading import RUN_STATE, read_folder, read_tensors
-from looplit.strategies.optimizer_state import numbered
 
 
 def consolidate(folder: str | Path, weights_only: bool = False) -> dict[str, Any]:
