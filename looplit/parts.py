@@ -28,7 +28,7 @@ def part_class(argument: str, value: Any, built_in: Mapping[str, type[T]], base:
         return built_in[value]
     article = "an" if base.__name__[0] in "AEIOU" else "a"
     rule = f"must be one of {', '.join(built_in)}, or the import path of {article} {base.__name__}"
-    found = _imported(argument, value, rule) if isinstance(value, str) and "." in value else value
+    found = imported(argument, value, rule) if isinstance(value, str) and "." in value else value
     require(isinstance(found, type) and issubclass(found, base), argument, value, rule)
     return found
 
@@ -60,13 +60,21 @@ def import_path(part: type) -> str:
     return f"{part.__module__}.{part.__qualname__}"
 
 
-def _imported(argument: str, path: str, rule: str) -> Any:
+def imported(argument: str, path: str, rule: str) -> Any:
+    """What the module of a dotted path holds under its last part; the module must be importable as it is.
+
+    Args:
+        argument: What the caller's user calls it.
+        path: Such as "my_module.MyFamily".
+        rule: What it must be, for messages.
+
+    Raises:
+        InputError: It is not importable, or holds nothing of that name.
+    """
     module, _, name = path.rpartition(".")
+    require(bool(module) and all(part.isidentifier() for part in path.split(".")), argument, path, rule)
     try:
         return getattr(importlib.import_module(module), name)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
-            raise  # of something that the module itself imports
-        raise InputError(f"{argument} = {path!r}: there is no module {error.name}; {rule}") from None
-    except (AttributeError, ValueError, TypeError):
-        raise InputError(f"{argument} = {path!r}: {module} has no {name}; {rule}") from None
+    except (ImportError, AttributeError) as error:
+        hint = f"name the folder of {module.partition('.')[0]} in PYTHONPATH, or run python -m looplit there"
+        raise InputError(f"{argument} = {path!r}: cannot be imported ({error}); {rule}; {hint}") from error

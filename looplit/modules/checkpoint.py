@@ -12,7 +12,8 @@ from looplit.checkpoints.reading import read_file
 from looplit.errors import require
 from looplit.modules import families, truncated
 from looplit.modules.base import CLASS_KEY, CLASS_PATH_KEY, LoopedLM
-from looplit.recipes.study import imported
+from looplit.parts import imported
+from looplit.recipes.study import IMPORT_RULE
 
 
 def read_checkpoint(path: str | Path, argument: str = "path") -> dict[str, Any]:
@@ -60,7 +61,7 @@ def _class_of(checkpoint: dict[str, Any], argument: str) -> type[LoopedLM] | Non
     built_in = vars(families) | vars(truncated)
     if not isinstance(name, str) or ("." not in name and name not in built_in):
         return None
-    cls = imported(name, argument) if "." in name else built_in[name]
+    cls = imported(argument, name, IMPORT_RULE) if "." in name else built_in[name]
     known = isinstance(cls, type) and issubclass(cls, LoopedLM) and hasattr(cls, "family")
     require(known, argument, name, "is not a LoopedLM with a family, so it is not called")
     return cls

@@ -6,7 +6,6 @@ that name it: `class MyLM(LoopedLM): study = my_study; family = MyFamily("mine")
 
 from __future__ import annotations
 
-import importlib
 from abc import ABC, abstractmethod
 from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping, Sequence
@@ -15,11 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 from looplit.errors import InputError, require
 from looplit.model.config import BackboneConfig
+from looplit.parts import imported
 from looplit.recipes.training import Optimizer, TrainingSettings
 
 if TYPE_CHECKING:
     from looplit.recipes.run import Run
 
+IMPORT_RULE = "must be the import path of a class, such as my_module.MyFamily"
 OF_ANY_MODULE = ("steps", "compile", "seed")  # arguments that say nothing of the model or of its settings
 
 
@@ -182,29 +183,13 @@ def class_path(cls: type) -> str:
     return cls.__name__ if cls.__module__.startswith("looplit.") else f"{cls.__module__}.{cls.__qualname__}"
 
 
-def imported(path: str, argument: str) -> Any:
-    """What the module of a dotted path holds under its last part; the module must be importable as it is.
-
-    Raises:
-        InputError: It is not, or holds nothing of that name.
-    """
-    module, _, name = path.rpartition(".")
-    named = all(part.isidentifier() for part in path.split(".")) and bool(module)
-    require(named, argument, path, "must be the import path of a class, such as my_module.MyFamily")
-    try:
-        return getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError) as error:
-        hint = f"name the folder of {module.partition('.')[0]} in PYTHONPATH, or run python -m looplit there"
-        raise InputError(f"{argument} = {path!r}: cannot be imported ({error}); {hint}") from error
-
-
 def imported_family(path: str, argument: str) -> tuple[Study, Any]:
     """Study and family of a module class of your own.
 
     Raises:
         InputError: It cannot be imported, or has no study or no family.
     """
-    cls = imported(path, argument)
+    cls = imported(argument, path, IMPORT_RULE)
     study, family = (getattr(cls, name, None) for name in ("study", "family"))
     whole = isinstance(cls, type) and isinstance(study, Study) and isinstance(family, StudyFamily)
     require(whole, argument, path, "must be a module class with a study and a family, such as a GrowthStudyLM")
