@@ -144,7 +144,7 @@ class RunReport(Callback):
     def table(result: dict[str, Any]) -> str:
         """The few lines on screen, one column per phase between growths."""
         phases = range(len(result["passes"]))
-        before_growth = [*(as_list(result.get("growth_step")) or []), result["steps"]]
+        before_growth = [*as_list(result.get("growth_step")), result["steps"]]
         named = (("passes", "passes"), ("executed depth", "executed_depth"))
         rows = [(name, *map(_either, result[key])) for name, key in named]
         rows.append(("validation loss at its end", *(_loss_until(result, before_growth[phase]) for phase in phases)))

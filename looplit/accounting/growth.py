@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from looplit.accounting.recurrence import Growth, growth_step
+from looplit.accounting.recurrence import Growth, as_list, growth_step
 from looplit.errors import InputError, require
 from looplit.model.config import check_growth
 
@@ -41,8 +40,8 @@ class GrowthRequest:
             require(when is None, "passes", passes, "step or fraction needs the passes to grow to")
             return
         require(when is not None, "passes", passes, "growth needs its step or its fraction")
-        matches = len(_as_list(when)) == len(_as_list(passes))
-        require(matches, "passes", passes, f"does not have one entry for each of {_as_list(when)}")
+        matches = len(as_list(when)) == len(as_list(passes))
+        require(matches, "passes", passes, f"does not have one entry for each of {as_list(when)}")
 
     def events(self, plan: tuple[int, float] | None, run_steps: float, model: str = "the model") -> tuple[Growth, ...]:
         """The growths of a run, in the order of their steps.
@@ -61,13 +60,13 @@ class GrowthRequest:
                 raise InputError(f"passes = None: {model} has no growth plan; say passes and fraction")
             passes, fractions = plan
         if self.step is None:
-            shares = _as_list(fractions)
+            shares = as_list(fractions)
             steps = [growth_step(share, int(run_steps)) for share in shares]
         else:
-            steps = _as_list(self.step)
+            steps = as_list(self.step)
             shares = [None] * len(steps)
         require(len(set(steps)) == len(steps), "step", steps, "two growths fall on one step")
-        growths = (Growth(k, g, share) for k, g, share in zip(_as_list(passes), steps, shares, strict=True))
+        growths = (Growth(k, g, share) for k, g, share in zip(as_list(passes), steps, shares, strict=True))
         return tuple(sorted(growths, key=lambda growth: growth.step))
 
     def check(
@@ -104,7 +103,3 @@ class GrowthRequest:
             )  # fmt: skip
             check_growth(passes, event.passes, tied=tied, stored_cores=stored_cores, any_target=self.any_target)
             passes = event.passes
-
-
-def _as_list(value: Any) -> list[Any]:
-    return list(value) if isinstance(value, Sequence) else [value]

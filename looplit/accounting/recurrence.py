@@ -134,12 +134,12 @@ class Recurrence:
         return sorted(Counter(draw_passes(self.random.seed, step, phase.choices) for step in steps).items())
 
 
-def as_list(value: Any) -> list[Any] | None:
-    """Passes, steps or fractions of growths, which are given as one value or as several.
+def as_list(value: Any) -> list[Any]:
+    """Passes, steps or fractions of growths, which are given as one value, as several, or not at all (None).
 
     >>> as_list(4), as_list((4, 6)), as_list(None)
-    ([4], [4, 6], None)
+    ([4], [4, 6], [])
     """
     if value is None:
-        return None
+        return []
     return list(value) if isinstance(value, Sequence) else [value]
